@@ -1,0 +1,1 @@
+"""The rooms behind the stages: what the scripts in stages/ call."""

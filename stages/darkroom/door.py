@@ -1,0 +1,93 @@
+"""How a script in stages/ starts and ends.
+
+`enter(main)` turns a user's mistake into one line and exit code 1, SIGTERM into an orderly end with 143, and a vanished
+`dvc` into the same: `dvc` that is killed alone leaves its children running, which would then write into the next run.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from darkroom.errors import UserError
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+WATCH_SECONDS = 0.5
+
+
+class Terminated(SystemExit):
+    """SIGTERM, or the end of the process that started this one. Unwinds the stack, so that what is open gets closed."""
+
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGTERM)
+
+
+def root() -> Path:
+    """Where databases, downloads and checkpoints live: DVC_ROOT where set, else the repository.
+
+    In a temporary experiment DVC_ROOT is the real repository, while the working directory is a copy that DVC deletes.
+    """
+    return Path(os.environ.get("DVC_ROOT") or REPOSITORY).resolve()
+
+
+def enter(main: Callable[[], None]) -> None:
+    """Runs a script's main as its users expect: no traceback for a user's mistake, exit codes 0, 1, 130 and 143."""
+    signal.signal(signal.SIGTERM, _terminate)
+    if "DVC_STAGE" in os.environ:
+        threading.Thread(target=_stop_with_dvc, args=(_callers(),), daemon=True).start()
+    try:
+        main()
+    except UserError as error:
+        print(f"\nerror: {error}", file=sys.stderr)
+        if "DVC_STAGE" in os.environ:
+            print("\nThe stage's earlier outputs are in DVC's cache: `dvc checkout` brings them back.", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("\nstopped", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+    except BrokenPipeError:  # `python stages/predict.py … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def say(text: str) -> None:
+    """A line for the person at the terminal."""
+    print(text, flush=True)
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> None:
+    raise Terminated
+
+
+def _callers() -> list[int]:
+    """dvc's process, and the shell between it and this one where the shell did not exec."""
+    import psutil
+
+    parents = psutil.Process().parents()
+    shells = ("sh", "bash", "dash", "zsh", "fish")
+    upto = next((i for i, parent in enumerate(parents) if parent.name() not in shells), 0)
+    return [parent.pid for parent in parents[: upto + 1]]
+
+
+def _stop_with_dvc(callers: list[int]) -> None:
+    import psutil
+
+    started = {pid: psutil.Process(pid).create_time() for pid in callers if psutil.pid_exists(pid)}
+    while all(_alive(pid, when) for pid, when in started.items()):
+        time.sleep(WATCH_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _alive(pid: int, created: float) -> bool:
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return process.create_time() == created and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,95 @@
+"""The packed set: memory maps that prepare writes and every later stage reads.
+
+`data/packed/` holds, for each of train, val and test, `<split>.images.npy` (uint8, N×H×W×C) and
+`<split>.labels.npy` (int64, N), with `splits.json` and `meta.json`.
+Stored as N×H×W×C, so that a permuted view of the map is channels_last without a copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from darkroom.errors import UserError
+from darkroom.files import missing, read_json, write_json
+
+SplitName = Literal["train", "val", "test"]
+SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
+MADE_BY = "dvc repro prepare"
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What the pictures are, and how a new picture must be made like them."""
+
+    name: str
+    """`data.name`"""
+    classes: list[str]
+    """class names; their place is the label"""
+    image_size: int
+    """pixels a side"""
+    channels: int
+    """1 (grey) or 3 (RGB)"""
+    resize: str
+    """crop, pad or stretch: how a picture of another shape becomes square"""
+    mean: list[float]
+    """of the training split, a channel, pixels scaled to 0..1"""
+    std: list[float]
+    """of the training split, a channel, pixels scaled to 0..1; never 0"""
+    counts: dict[str, list[int]]
+    """pictures a class for each split"""
+    sha256: str
+    """of the whole: images, labels, classes, size and resize rule"""
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split as memory maps."""
+
+    images: NDArray[np.uint8]
+    """N×H×W×C"""
+    labels: NDArray[np.int64]
+    """N"""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class PackedSet:
+    """An opened `data/packed/`; splits are opened when asked for, so a sweep never touches the test split."""
+
+    folder: Path
+    meta: Meta
+
+    def split(self, name: SplitName) -> Split:
+        """The split's arrays, mapped read-only. Raises UserError where a file is missing or cut short."""
+        return Split(self._map(f"{name}.images.npy"), self._map(f"{name}.labels.npy"))
+
+    def _map(self, file: str) -> NDArray[Any]:
+        path = self.folder / file
+        try:
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+        except FileNotFoundError:
+            raise missing(path, MADE_BY) from None
+        except (OSError, ValueError, EOFError) as error:
+            raise UserError(f"{path} is damaged ({error}): run {MADE_BY}") from None
+
+
+def open_packed(folder: Path) -> PackedSet:
+    """The packed set in `folder`. Raises UserError where it is missing or incomplete."""
+    if not folder.is_dir():
+        raise missing(folder, MADE_BY)
+    values = read_json(folder / "meta.json", MADE_BY)
+    try:
+        return PackedSet(folder, Meta(**values))
+    except TypeError:
+        raise UserError(f"{folder / 'meta.json'} is of another version: run {MADE_BY}") from None
+
+
+def write_meta(folder: Path, meta: Meta) -> None:
+    write_json(folder / "meta.json", asdict(meta))
