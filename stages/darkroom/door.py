@@ -11,7 +11,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -53,6 +54,43 @@ def enter(main: Callable[[], None]) -> None:
         sys.exit(128 + signal.SIGINT)
     except BrokenPipeError:  # `python stages/predict.py … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class Stop:
+    """Whether someone asked this process to stop while `orderly_stop` held the signal back."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    def obey(self) -> None:
+        """Ends the process as the signal would have. Raises Terminated or KeyboardInterrupt."""
+        if self.signal == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise Terminated
+
+
+@contextmanager
+def orderly_stop() -> Iterator[Stop]:
+    """Holds SIGTERM and Ctrl-C back, so that work in hand can be saved: look at `stop.signal`, save, then `stop.obey()`.
+
+    A second signal ends the process at once. Does nothing outside the main thread, where Python takes no signals.
+    """
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def hold_back(number: int, _frame: FrameType | None) -> None:
+        if stop.signal is not None:
+            stop.obey()
+        stop.signal = number
+
+    before = {number: signal.signal(number, hold_back) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def say(text: str) -> None:

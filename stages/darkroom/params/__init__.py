@@ -16,7 +16,7 @@ from darkroom.params.augment import Augment
 from darkroom.params.base import Fault, Section
 from darkroom.params.data import Data
 from darkroom.params.evaluate import Evaluate
-from darkroom.params.explain import explain, unknown_section
+from darkroom.params.explain import explain, unknown_key
 from darkroom.params.export import Export
 from darkroom.params.model import Model
 from darkroom.params.promote import Promote
@@ -81,7 +81,7 @@ def _all_faults(values: Mapping[str, Any]) -> Iterator[Fault]:
             checked[name] = section
     for name in values:
         if name not in SECTIONS:
-            yield str(name), unknown_section(str(name), SECTIONS)
+            yield str(name), unknown_key(str(name), SECTIONS)
     if isinstance(sweep := checked.get("sweep"), Sweep):
         yield from _space_faults(sweep, values)
 
@@ -106,7 +106,7 @@ def _space_faults(sweep: Sweep, values: Mapping[str, Any]) -> Iterator[Fault]:
         section, _, field = key.partition(".")
         where = f"sweep.space.{key}"
         if section not in SWEPT_SECTIONS or field not in SECTIONS[section].model_fields:
-            yield where, unknown_section(key, {name: SECTIONS[name] for name in SWEPT_SECTIONS})
+            yield where, unknown_key(key, {name: SECTIONS[name] for name in SWEPT_SECTIONS})
         elif dimension.problem() is None and isinstance(values.get(section), Mapping):
             tried = dimension.choices if dimension.choices is not None else [dimension.low, dimension.high]
             for value in tried:
@@ -137,6 +137,6 @@ def with_values(params: Params, changes: Mapping[str, Any]) -> Params:
         for name in path:
             place = place.get(name, {}) if isinstance(place, dict) else {}
         if not isinstance(place, dict) or last not in place:
-            raise UserError(f"{key}: {unknown_section(key, SECTIONS)}")
+            raise UserError(f"{key}: {unknown_key(key, SECTIONS)}")
         place[last] = value
     return check_params(values, "parameters")

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from darkroom.params.base import Fault, Section
+from darkroom.params.sweep import Dimension
 
 _LIMITS = {
     "greater_than": "above {gt}",
@@ -49,10 +50,7 @@ def explain(
 def _place(details: ErrorDetails) -> str:
     """The key, without pydantic's own words for members of a union or items of a list."""
     location = [str(part) for part in details["loc"]]
-    if location[0] == "space" and len(location) > 1:
-        tail = location[2:3] if len(location) > 2 else []
-        return ".".join(["space", location[1], *tail])
-    return location[0]
+    return ".".join(location[:3]) if location[0] == "space" else location[0]
 
 
 def _sentence(
@@ -60,7 +58,9 @@ def _sentence(
 ) -> str:
     first = found[0]
     if first["type"] == "extra_forbidden":
-        return unknown_section(f"{section}.{place}", sections)
+        if place.startswith("space."):
+            return f"unknown key (known: {', '.join(Dimension.model_fields)})"
+        return unknown_key(f"{section}.{place}", sections)
     field = schema.model_fields.get(place.split(".", maxsplit=1)[0])
     about = field.description if field else ""
     if first["type"] == "missing":
@@ -99,7 +99,7 @@ def _without_quotes(value: str) -> str:
     return f" (write {value} without quotes)"
 
 
-def unknown_section(key: str, sections: Mapping[str, type[Section]]) -> str:
+def unknown_key(key: str, sections: Mapping[str, type[Section]]) -> str:
     """The sentence for a key that does not exist, with the nearest one that does."""
     section, _, field = key.partition(".")
     known = {f"{name}.{known_field}" for name, schema in sections.items() for known_field in schema.model_fields} | set(
