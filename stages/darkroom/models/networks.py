@@ -1,0 +1,64 @@
+"""Networks by name: one table, one function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from darkroom.errors import UserError
+from darkroom.models.layers import head_name
+from darkroom.models.own import Mlp, ResNet, SimpleCnn
+from darkroom.models.published import build_published
+from darkroom.models.spec import NetworkSpec
+
+__all__ = ["NETWORKS", "build_network", "check_image_size", "head_name", "network_outline"]
+
+NETWORKS: dict[str, Callable[[NetworkSpec], nn.Module]] = {"mlp": Mlp, "simple_cnn": SimpleCnn, "resnet": ResNet}
+LARGEST_TRIED = 512
+"""pixels a side up to which the smallest size that a network takes is looked for"""
+
+
+def build_network(spec: NetworkSpec) -> nn.Module:
+    """The bare network with random weights from torch's generator, in training mode.
+
+    Takes normalised float N×C×H×W, gives logits N×num_classes.
+    """
+    return NETWORKS.get(spec.name, build_published)(spec)
+
+
+def network_outline(spec: NetworkSpec) -> nn.Module:
+    """The network on the meta device: shapes without numbers, in milliseconds; torch's generator is left alone."""
+    try:
+        with torch.device("meta"):
+            return build_network(spec)
+    except NotImplementedError:  # regnet computes its widths with tensors
+        with torch.random.fork_rng(devices=[]):
+            return build_network(spec).to("meta")
+
+
+def check_image_size(spec: NetworkSpec) -> None:
+    """Raises UserError, with the size that would do, where the network cannot take pictures of `image_size`."""
+    fault = _fault(spec)
+    if fault is None:
+        return
+    larger = range(spec.image_size + 1, LARGEST_TRIED + 1)
+    enough = next((size for size in larger if _fault(replace(spec, image_size=size)) is None), None)
+    needed = f"set data.image_size: {enough}" if enough else "choose another model.name"
+    raise UserError(
+        f"model.name: {spec.name} cannot take pictures of {spec.image_size} pixels a side ({fault}): {needed}"
+    )
+
+
+def _fault(spec: NetworkSpec) -> str | None:
+    """What torch says of a forward pass at this size, None if nothing. Tried on the meta device: no memory, no weights."""
+    try:
+        images = torch.empty(2, spec.channels, spec.image_size, spec.image_size, device="meta")
+        with torch.no_grad():
+            logits = network_outline(spec).eval()(images)
+        assert logits.shape == (2, spec.num_classes)
+    except (RuntimeError, ValueError) as error:
+        return str(error).splitlines()[0]
+    return None
