@@ -105,11 +105,12 @@ def _space_faults(sweep: Sweep, values: Mapping[str, Any]) -> Iterator[Fault]:
     for key, dimension in sweep.space.items():
         section, _, field = key.partition(".")
         where = f"sweep.space.{key}"
-        if section not in SWEPT_SECTIONS or field not in SECTIONS[section].model_fields:
+        if field not in getattr(SECTIONS.get(section), "model_fields", {}):
             yield where, unknown_key(key, {name: SECTIONS[name] for name in SWEPT_SECTIONS})
+        elif section not in SWEPT_SECTIONS:
+            yield where, "a sweep varies keys of augment, model and train alone"
         elif dimension.problem() is None and isinstance(values.get(section), Mapping):
-            tried = dimension.choices if dimension.choices is not None else [dimension.low, dimension.high]
-            for value in tried:
+            for value in dimension.extremes():
                 for _, problem in explain(
                     section, SECTIONS[section], {**values[section], field: value}, SECTIONS, only=field
                 ):

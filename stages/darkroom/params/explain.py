@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from darkroom.errors import UserError
 from darkroom.params.base import Fault, Section
+from darkroom.params.reading import parse_yaml
 from darkroom.params.sweep import Dimension
 
 _LIMITS = {
@@ -20,9 +23,14 @@ _LIMITS = {
 }
 _WRONG_TYPE = {
     "int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number", "bool_type": "true or false",
-    "string_type": "text", "list_type": "a list, such as [2, 2, 2, 2]", "dict_type": "a mapping", "model_type": "a mapping",
-    "finite_number": "a finite number",
+    "string_type": "text", "dict_type": "a mapping", "model_type": "a mapping", "finite_number": "a finite number",
+    "too_short": "a list of at least {min_length}", "too_long": "a list of at most {max_length}",
+    "string_too_short": "a text of at least {min_length} letter", "string_pattern_mismatch": "a text like {pattern}",
+    "invalid_key": "a name in letters",
 }  # fmt: skip
+_CHOSEN_TEXT = ("literal_error", "string_pattern_mismatch", "string_too_short")
+"""Findings on a text where text is allowed, only not this one."""
+_UNQUOTED = ("int_type", "float_type", "bool_type")
 
 
 def explain(
@@ -66,59 +74,68 @@ def _sentence(
     if first["type"] == "missing":
         return f"missing: add it ({about})"
     value = first["input"]
-    if isinstance(value, str) and not any(
-        d["type"] in ("literal_error", "string_pattern_mismatch", "string_too_short") for d in found
-    ):
-        return f"{value!r} is text, not {_wanted(found)}{_without_quotes(value)}"
+    if isinstance(value, str) and not any(details["type"] in _CHOSEN_TEXT for details in found):
+        return f"{value!r} is text, not {_wanted(found)}{_without_quotes(value, found)}"
     if all(d["type"] in _LIMITS for d in found):
         limit = _LIMITS[first["type"]].format(**first.get("ctx", {}))
         size = "too small" if first["type"].startswith("greater") else "too large"
         return f"{value} is {size} ({limit})"
-    return f"{value!r} is not {_wanted(found)}"
+    return f"{value!r} is not {_wanted(found)}{_without_quotes(value, found)}"
 
 
 def _wanted(found: list[ErrorDetails]) -> str:
     """What would have been taken: choices, kinds and limits, each once."""
-    parts: list[str] = []
-    for details in found:
-        kind, context = details["type"], details.get("ctx", {})
-        if kind == "literal_error":
-            parts.append("one of " + str(context["expected"]).replace("'", "").replace(" or ", ", "))
-        elif kind in _LIMITS:
-            parts.append("a number " + _LIMITS[kind].format(**context))
-        else:
-            parts.append(_WRONG_TYPE.get(kind, details["msg"]))
-    return " or ".join(dict.fromkeys(parts))
+    return " or ".join(dict.fromkeys(_wanted_by(details) for details in found))
 
 
-def _without_quotes(value: str) -> str:
-    try:
-        float(value)
-    except ValueError:
+def _wanted_by(details: ErrorDetails) -> str:
+    kind, context = details["type"], details.get("ctx", {})
+    if kind == "literal_error":
+        choices = str(context["expected"]).replace("'", "").replace(" or ", ", ")
+        return f"one of {choices}" if "," in choices else choices
+    if kind == "list_type":
+        return f"a list, such as [{details['input']}]"
+    if kind in _LIMITS:
+        return "a number " + _LIMITS[kind].format(**context)
+    return _WRONG_TYPE.get(kind, details["msg"]).format(**context)
+
+
+def _without_quotes(value: Any, found: list[ErrorDetails]) -> str:
+    """The hint for a number, or true and false, written as a text where it would have been taken."""
+    if not isinstance(value, str) or not any(details["type"] in _UNQUOTED for details in found):
         return ""
-    return f" (write {value} without quotes)"
+    try:
+        is_text = not isinstance(parse_yaml(value), int | float)
+    except UserError:
+        is_text = True
+    return "" if is_text else f" (write {value} without quotes)"
 
 
 def unknown_key(key: str, sections: Mapping[str, type[Section]]) -> str:
     """The sentence for a key that does not exist, with the nearest one that does."""
-    section, _, field = key.partition(".")
-    known = {f"{name}.{known_field}" for name, schema in sections.items() for known_field in schema.model_fields} | set(
-        sections
-    )
-    for name, schema in sections.items():
-        for known_field, info in schema.model_fields.items():
-            extra = info.json_schema_extra
-            also = extra.get("also", []) if isinstance(extra, dict) else []
-            if name == section and isinstance(also, list) and field in also:
-                return f"unknown key; did you mean {name}.{known_field}?"
-    close = get_close_matches(key, known, n=1, cutoff=0.7)
-    if not close:
-        close = [
-            f"{name}.{field or section}"
-            for name, schema in sections.items()
-            if (field or section) in schema.model_fields
-        ][:1]
-    if close:
-        return f"unknown key; did you mean {close[0]}?"
+    meant = next(_meant(key, sections), None)
+    if meant:
+        return f"unknown key; did you mean {meant}?"
+    section = key.partition(".")[0]
     have = ", ".join(sections[section].model_fields) if section in sections else ", ".join(sections)
     return f"unknown key (known: {have})"
+
+
+def _meant(key: str, sections: Mapping[str, type[Section]]) -> Iterator[str]:
+    """Keys that the person may have meant, the likeliest first."""
+    section, _, field = key.rpartition(".")
+    if section in sections:
+        also = {other: name for name, info in sections[section].model_fields.items() for other in _also(info)}
+        near = get_close_matches(field, sections[section].model_fields, n=1, cutoff=0.7)
+        yield from (f"{section}.{name}" for name in ([also[field]] if field in also else near))
+    elsewhere = {name: schema.model_fields for name, schema in sections.items()}
+    yield from (f"{name}.{field}" for name, fields in elsewhere.items() if field in fields)
+    known = [f"{name}.{other}" for name, fields in elsewhere.items() for other in fields]
+    yield from get_close_matches(key, known if section else sections, n=1, cutoff=0.7)
+
+
+def _also(field: FieldInfo) -> list[str]:
+    """The names that people of other tools type for a key."""
+    extra = field.json_schema_extra
+    names = extra.get("also", []) if isinstance(extra, dict) else []
+    return [str(name) for name in names] if isinstance(names, list) else []

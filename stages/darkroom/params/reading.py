@@ -35,6 +35,8 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(problem="a list or mapping is no key", problem_mark=key_node.start_mark)
             name = self.construct_object(key_node, deep=True)
             if name in seen:
                 raise yaml.MarkedYAMLError(problem=f"the key {name!r} stands twice", problem_mark=key_node.start_mark)
@@ -68,8 +70,10 @@ def parse_yaml(text: str, name: str = "params.yaml") -> Any:
         where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         tab = " (YAML takes spaces, not tabs)" if "\\t" in str(error.problem) else ""
         raise UserError(f"{name}{where}: {error.problem}{tab}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a number of more digits than Python converts
         raise UserError(f"{name}: {error}") from None
+    except RecursionError:
+        raise UserError(f"{name}: lists or mappings inside each other, too deep to read") from None
 
 
 def read_yaml(path: Path) -> Any:
