@@ -1,0 +1,176 @@
+"""One stage's work on a run: what it logs, and how the run ends."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from mlflow.entities import Dataset, DatasetInput, InputTag
+
+from darkroom.door import Terminated, say
+from darkroom.errors import UserError
+from darkroom.tracking import machine, system
+from darkroom.tracking.address import masked
+from darkroom.tracking.lineage import FILES
+from darkroom.tracking.series import CLOSE_SECONDS, Series, last_steps
+from darkroom.tracking.values import (
+    METRICS_A_CALL,
+    PARAMS_A_CALL,
+    TAGS_A_CALL,
+    chunks,
+    metric_name,
+    metrics_of,
+    owned_tags,
+    params_of,
+    tags_of,
+)
+
+if TYPE_CHECKING:
+    from darkroom.tracking.store import Store
+
+Status = Literal["FINISHED", "FAILED", "KILLED"]
+STOPPED_SECONDS = 5.0
+"""How long a run that was told to stop waits for its last points: who stopped it may not be patient."""
+
+
+class StageRun:
+    """A stage at work on a run; made by `Store.start` and `Store.join`, used as a context.
+
+    On entering the run is RUNNING and has the stage's parameters; on leaving it ends as the stage did: FINISHED,
+    KILLED (SIGTERM, Ctrl-C) or FAILED with the error. The tag `stage.<stage>` holds the same in small letters.
+    """
+
+    def __init__(
+        self, store: Store, run_id: str, stage: str, values: Mapping[str, Any], *, files: bool, monitored: bool
+    ) -> None:
+        self.run_id = run_id
+        self._store, self._client = store, store.client
+        self._stage, self._values, self._files = stage, values, files
+        self._monitor = system.Monitor(store.address.uri, run_id) if monitored else None
+        self._series: list[Series] = []
+        self._metric_names: set[str] = set()
+        self._ending: tuple[Status, str] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._client.update_run(self.run_id, status="RUNNING")
+            self.tags(machine.this_process() | {f"stage.{self._stage}": "running"})
+            for part in chunks(params_of(self._values), PARAMS_A_CALL):
+                self._client.log_batch(self.run_id, params=part)
+            if self._files:
+                self._log_files()
+            if self._monitor:
+                self._monitor.start()
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        status, why = self._ending or ending_of(error)
+        try:
+            for series in self._series:
+                series.close(CLOSE_SECONDS if status == "FINISHED" else STOPPED_SECONDS)
+                self._metric_names |= series.names()
+            if self._monitor:
+                self._monitor.stop()
+            if status == "FAILED" and not isinstance(error, UserError | None):
+                self.text("".join(traceback.format_exception(error)), f"errors/{self._stage}.txt")
+            self.tags(owned_tags(self._stage, self._metric_names))
+            self.tags({f"stage.{self._stage}": status.lower()} | ({"darkroom.error": why} if why else {}))
+            self._client.set_terminated(self.run_id, status)
+        except Exception as problem:  # the stage's own end, good or bad, is what its caller must see
+            say(f"the end of run {self.run_id} is not in the store at {self._store.address.shown}: {_line(problem)}")
+
+    def ends(self, status: Status, why: str = "") -> None:
+        """How the run ends when the block is left, whatever leaves it: a pruned trial is no failure."""
+        self._ending = (status, why)
+
+    def tags(self, tags: Mapping[str, str]) -> None:
+        for part in chunks(tags_of(tags), TAGS_A_CALL):
+            self._client.log_batch(self.run_id, tags=part)
+
+    def metrics(self, numbers: Mapping[str, float], step: int | None = None) -> None:
+        """Logs numbers in one batch. Names get the spelling that MLflow takes; NaN and infinity are logged as they are.
+
+        Where `step` is None each number stands at the last step of its name, so that it is the one that MLflow shows,
+        also after a series of that name or after an earlier try of the same stage.
+        """
+        named = {metric_name(key): number for key, number in numbers.items()}
+        self._metric_names |= named.keys()
+        steps = dict.fromkeys(named, step) if step is not None else self._steps_to_show(named)
+        for part in chunks(metrics_of(named, steps), METRICS_A_CALL):
+            self._client.log_batch(self.run_id, metrics=part)
+
+    def diverged(self, step: int) -> None:
+        """Marks the run as one whose loss was NaN or infinite at `step`. Such a run is never promoted."""
+        self.tags({"darkroom.diverged": str(step)})
+
+    def artifact(self, path: Path, folder: str = "") -> None:
+        self._client.log_artifact(self.run_id, str(path), folder or None)
+
+    def artifacts(self, folder: Path, into: str = "") -> None:
+        """All files below `folder`, with their places below it."""
+        self._client.log_artifacts(self.run_id, str(folder), into or None)
+
+    def text(self, content: str, name: str) -> None:
+        self._client.log_text(self.run_id, content, name)
+
+    def dataset(
+        self, *, name: str, sha256: str, source: str, counts: Mapping[str, int], context: str = "training"
+    ) -> None:
+        """Records the pictures as MLflow's dataset of the run; `counts` are pictures a split."""
+        dataset = Dataset(
+            name=name,
+            digest=sha256[:32],  # MLflow keeps 36 characters; the tag data.sha256 has them all
+            source_type="local",
+            source=json.dumps({"uri": source}),
+            profile=json.dumps({"num_images": dict(counts), "sha256": sha256}),
+        )
+        self._client.log_inputs(self.run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", context)])])
+
+    def series(self, spool: Path) -> Series:
+        """Step series through the spool at that path, which goes on with what it holds. Closed with the run."""
+        series = Series(self._client, self.run_id, spool, self._store.address.shown)
+        self._series.append(series)
+        return series
+
+    def farewell(self) -> str:
+        """The command that shows the runs, and where this one is."""
+        return self._store.farewell(self.run_id)
+
+    def _steps_to_show(self, numbers: Mapping[str, float]) -> dict[str, int]:
+        known = last_steps(self._client, self.run_id)
+        for series in self._series:
+            known |= {name: max(step, known.get(name, 0)) for name, step in series.last_steps().items()}
+        return {name: known.get(name, 0) for name in numbers}
+
+    def _log_files(self) -> None:
+        lineage = self._store.lineage
+        for name in FILES:
+            if (lineage.folder / name).is_file():
+                self.artifact(lineage.folder / name)
+        if lineage.diff:
+            self.text(lineage.diff, "code.diff")
+        self.text(lineage.packages, "environment.txt")
+
+
+def ending_of(error: BaseException | None) -> tuple[Status, str]:
+    """How a run ends that was left with `error`, and why in a line."""
+    if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+        return "FINISHED", ""
+    if isinstance(error, Terminated | KeyboardInterrupt):
+        return "KILLED", "stopped by SIGTERM" if isinstance(error, Terminated) else "stopped by Ctrl-C"
+    return "FAILED", _line(error)
+
+
+def _line(error: BaseException) -> str:
+    lines = masked(str(error)).strip().splitlines()
+    text = lines[0] if lines else ""
+    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}".rstrip(": ")
