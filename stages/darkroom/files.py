@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -15,8 +16,6 @@ from typing import Any
 
 from darkroom.errors import UserError
 
-CHUNK = 1 << 20
-
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
@@ -25,11 +24,9 @@ def written_whole(path: Path) -> Iterator[Path]:
     Temporary file, fsync, rename, fsync of the folder: after a crash at any point `path` is the old file or the new one.
     Raises UserError on a full disk.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    temporary = None
     try:
+        temporary = _temporary_beside(path)
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
@@ -37,15 +34,24 @@ def written_whole(path: Path) -> Iterator[Path]:
         temporary.replace(path)
         sync_folder(path.parent)
     except OSError as error:
-        raise disk_error(error, path) from error
+        told = disk_error(error, path)
+        if told is error:
+            raise
+        raise told from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary:
+            temporary.unlink(missing_ok=True)
+
+
+def _temporary_beside(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    os.close(handle)
+    return Path(name)
 
 
 def disk_error(error: OSError, path: Path) -> Exception:
     """The error as a user's sentence where the disk is full or not writable; the error itself otherwise."""
-    import errno
-
     reasons = {
         errno.ENOSPC: "the disk is full: free some space and run the same command again",
         errno.EDQUOT: "the disk quota is used up: free some space and run the same command again",
@@ -154,7 +160,7 @@ def lock(path: Path, waiting: Callable[[str], None] | None = None, timeout: floa
     try:
         file_lock.acquire(timeout=0)
     except Timeout:
-        name = holder.read_text() if holder.exists() else "another process"
+        name = _name_in(holder)
         if waiting:
             waiting(name)
         try:
@@ -167,3 +173,10 @@ def lock(path: Path, waiting: Callable[[str], None] | None = None, timeout: floa
     finally:
         holder.unlink(missing_ok=True)
         file_lock.release()
+
+
+def _name_in(holder: Path) -> str:
+    try:
+        return holder.read_text() or "another process"
+    except FileNotFoundError:
+        return "another process"
