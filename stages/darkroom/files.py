@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -50,11 +51,35 @@ def _temporary_beside(path: Path) -> Path:
     return Path(name)
 
 
+@contextmanager
+def written_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path` that takes its place when the block ends well, and is gone otherwise.
+
+    So `path` holds all of its files or, after a crash at the wrong moment, is absent. Raises UserError on a full disk.
+    """
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+        yield temporary
+        temporary.chmod(0o777 & ~_umask())
+        if path.exists():
+            shutil.rmtree(path)
+        temporary.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise disk_error(error, path) from error
+    finally:
+        if temporary:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
 def disk_error(error: OSError, path: Path) -> Exception:
     """The error as a user's sentence where the disk is full or not writable; the error itself otherwise."""
     reasons = {
         errno.ENOSPC: "the disk is full: free some space and run the same command again",
         errno.EDQUOT: "the disk quota is used up: free some space and run the same command again",
+        errno.EFBIG: "the file is too large for this disk, or for the limit set for files (ulimit -f)",
         errno.EROFS: "the disk is read-only",
         errno.EACCES: "no permission to write here",
     }

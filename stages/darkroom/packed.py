@@ -70,6 +70,14 @@ class PackedSet:
         """The split's arrays, mapped read-only. Raises UserError where a file is missing or cut short."""
         return Split(self._map(f"{name}.images.npy"), self._map(f"{name}.labels.npy"))
 
+    def check_same(self, data_sha256: str) -> None:
+        """Raises UserError unless this is the set of that hash: the one that a model was trained on."""
+        if data_sha256 != self.meta.sha256:
+            raise UserError(
+                f"{self.folder} holds other data (sha256 {self.meta.sha256[:12]}…) than the model was trained on "
+                f"({data_sha256[:12]}…): run dvc repro"
+            )
+
     def _map(self, file: str) -> NDArray[Any]:
         path = self.folder / file
         try:

@@ -1,0 +1,125 @@
+"""Scores the trained model on the test split, once.
+
+Reads   data/packed, models/model.pt
+Writes  metrics/test.json, plots/evaluation, reports/evaluation
+Keys    evaluate
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from darkroom.door import enter, root, say
+from darkroom.errors import UserError
+from darkroom.params import flatten, read_params
+
+if TYPE_CHECKING:
+    from darkroom.evaluation.predictions import Predictions
+    from darkroom.evaluation.scores import Scores
+    from darkroom.models import SavedModel
+    from darkroom.packed import PackedSet, Split
+    from darkroom.params import Evaluate
+    from darkroom.tracking.runs import StageRun
+
+KEYS: tuple[str, ...] = ("evaluate",)
+
+
+def main() -> None:
+    params = read_params()
+    from darkroom.models import load_model
+    from darkroom.packed import open_packed
+    from darkroom.tracking import open_store
+
+    packed = open_packed(Path("data/packed"))
+    saved = load_model(Path("models/model.pt"))
+    packed.check_same(saved.data_sha256)  # before the run is touched
+    values = flatten({"evaluate": params.evaluate.model_dump()})
+    store = open_store(params.tracking, root())
+    with store.join("evaluate", values, run_id=saved.run_id, model_sha256=saved.model_sha256) as run:
+        numbers = evaluate(
+            packed,
+            saved,
+            evaluate=params.evaluate,
+            run=run,
+            metrics=Path("metrics/test.json"),
+            plots=Path("plots/evaluation"),
+            reports=Path("reports/evaluation"),
+        )
+    say(
+        f"test: accuracy {numbers['accuracy']:.4f}, macro F1 {numbers['macro_f1']:.4f}, nll {numbers['nll']:.4f} "
+        f"on {numbers['num_images']} pictures"
+    )
+    say("wrote metrics/test.json, plots/evaluation, reports/evaluation; next: dvc repro export")
+    say(run.farewell())
+
+
+def evaluate(
+    packed: PackedSet,
+    saved: SavedModel,
+    *,
+    evaluate: Evaluate,
+    run: StageRun,
+    metrics: Path,
+    plots: Path,
+    reports: Path,
+) -> dict[str, float | int | str]:
+    """Scores `saved` on the test split of `packed`, its own data, and records the scores in `run`.
+
+    Writes the file `metrics` and into the folders `plots` and `reports`. fp32, so batch size and device change no score
+    beyond rounding. nll and confidences are those of the calibrated probabilities, as the exported model gives them.
+    Raises UserError where the split is damaged or empty.
+    """
+    from darkroom.evaluation.inference import device_like, logits_of
+    from darkroom.evaluation.predictions import Predictions
+    from darkroom.evaluation.scores import scores
+    from darkroom.files import write_json
+
+    assert packed.meta.sha256 == saved.data_sha256, "see PackedSet.check_same"
+    test = packed.split("test")
+    if len(test) == 0:
+        raise UserError(f"{packed.folder} has no test picture: set data.test_fraction above 0, or add test pictures")
+    device = device_like(str(saved.made_with["device"]))
+    logits = logits_of(saved.build(), test.images, batch_size=evaluate.batch_size, device=device)
+    predictions = Predictions.of(logits, test.labels, classes=saved.classes, temperature=saved.temperature)
+    found = scores(predictions.log_probabilities, test.labels)
+    _write_plots(plots, found, predictions, test, num_drawn=evaluate.mistakes)
+    _write_tables(reports, predictions)
+    numbers = {**found.metrics(), "model_sha256": saved.model_sha256, "mlflow_run_id": run.run_id}
+    write_json(metrics, numbers)
+    _record(run, found, saved.classes, metrics=metrics, plots=plots, reports=reports)
+    return numbers
+
+
+def _write_plots(folder: Path, found: Scores, predictions: Predictions, test: Split, *, num_drawn: int) -> None:
+    from darkroom.evaluation.pictures import confusion_picture, mistakes_picture
+    from darkroom.evaluation.predictions import confusion_table, per_class_table
+    from darkroom.files import write_bytes, write_text
+
+    write_text(folder / "confusion.csv", confusion_table(predictions))
+    write_text(folder / "per_class.csv", per_class_table(found, predictions.classes))
+    write_bytes(folder / "confusion.png", confusion_picture(found.confusion, predictions.classes))
+    write_bytes(folder / "mistakes.png", mistakes_picture(predictions, test.images, num_drawn))
+
+
+def _write_tables(folder: Path, predictions: Predictions) -> None:
+    from darkroom.evaluation.predictions import mistakes_table, predictions_table
+    from darkroom.files import write_text
+
+    write_text(folder / "predictions.csv", predictions_table(predictions))
+    write_text(folder / "mistakes.csv", mistakes_table(predictions))
+
+
+def _record(run: StageRun, found: Scores, classes: list[str], *, metrics: Path, plots: Path, reports: Path) -> None:
+    """The whole's scores as test_accuracy …, a class's as test_f1/<class> …; a class without pictures has none."""
+    run.metrics({f"test_{name}": number for name, number in found.metrics().items()})
+    shown = [i for i, num_images in enumerate(found.support) if num_images]
+    for name in ("precision", "recall", "f1"):
+        run.metrics({f"test_{name}/{classes[i]}": float(getattr(found, name)[i]) for i in shown})
+    run.artifact(metrics, "metrics")
+    run.artifacts(plots, "plots/evaluation")
+    run.artifacts(reports, "reports/evaluation")
+
+
+if __name__ == "__main__":
+    enter(main)
