@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # home, and a file that somebody else logged does not run code here.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("DO_NOT_TRACK", "true")
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 os.environ["MLFLOW_ALLOW_PICKLE_DESERIALIZATION"] = "false"
 
 

@@ -1,0 +1,106 @@
+"""A promoted model as MLflow's LoggedModel: the ONNX file that MLflow serves, with checkpoint and TorchScript beside it.
+
+Done with the client, not with `mlflow.onnx.log_model`: that one needs an active run, which it would set to RUNNING, and
+a tracking address for the whole process.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from mlflow.entities import LoggedModel, LoggedModelOutput, LoggedModelStatus
+from mlflow.models import Model, ModelSignature
+from mlflow.types import Schema, TensorSpec
+
+from darkroom.tracking.fetching import IN_VERSION, Kind
+from darkroom.tracking.store import Store
+
+STATE = "darkroom.state"
+INCOMPLETE, COMPLETE = "incomplete", "complete"
+MODEL_NAME = "classifier"
+REQUIREMENTS = ("mlflow", "onnx", "onnxruntime", "numpy")
+"""Named with their versions: MLflow would load the model to find out, which takes three times as long."""
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """What a version is made of."""
+
+    onnx: Path
+    """uint8 N×C×H×W in, logits and probabilities out"""
+    shape: tuple[int, int, int]
+    """C, H, W of its input"""
+    num_classes: int
+    beside: dict[Kind, Path] = field(default_factory=dict)
+    """other formats of the same weights"""
+
+
+def log_model(store: Store, files: ModelFiles, run_id: str, tags: Mapping[str, str]) -> str:
+    """Logs the files as a model of the run, marked incomplete; returns its id."""
+    client = store.client
+    run = client.get_run(run_id)
+    model = client.create_logged_model(
+        run.info.experiment_id,
+        name=MODEL_NAME,
+        source_run_id=run_id,
+        tags={**tags, STATE: INCOMPLETE},
+        params=run.data.params,
+        model_type="image classifier",
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "model"
+        _write(folder, files, model, run_id)
+        client.log_model_artifacts(model.model_id, str(folder))
+    client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+    client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
+    return str(model.model_id)
+
+
+def _write(folder: Path, files: ModelFiles, model: LoggedModel, run_id: str) -> None:
+    """MLflow's folder of an ONNX model, loadable by mlflow.pyfunc, mlflow.onnx and onnxruntime from anywhere."""
+    import mlflow.onnx
+    import onnx
+
+    mlflow.onnx.save_model(
+        onnx.load(files.onnx),
+        str(folder),
+        mlflow_model=Model(
+            artifact_path=model.artifact_location, model_uuid=model.model_id, run_id=run_id, model_id=model.model_id
+        ),
+        signature=_signature(files),
+        pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in REQUIREMENTS],
+        onnx_execution_providers=["CPUExecutionProvider"],
+        save_as_external_data=False,
+    )
+    shutil.copyfile(files.onnx, folder / IN_VERSION["onnx"])  # byte for byte what was exported, scored and hashed
+    for kind, path in files.beside.items():
+        (folder / IN_VERSION[kind]).parent.mkdir()
+        shutil.copyfile(path, folder / IN_VERSION[kind])
+
+
+def _signature(files: ModelFiles) -> ModelSignature:
+    """Any number of pictures; the input has no name, so that a plain array and a plain list do."""
+    scores = (-1, files.num_classes)
+    return ModelSignature(
+        inputs=Schema([TensorSpec(np.dtype(np.uint8), (-1, *files.shape))]),
+        outputs=Schema([TensorSpec(np.dtype(np.float32), scores, name) for name in ("logits", "probabilities")]),
+    )
+
+
+def incomplete_models(store: Store) -> list[LoggedModel]:
+    """Models that a promotion logged and did not get to register."""
+    return list(store.client.search_logged_models([store.experiment_id], f"tags.`{STATE}` = '{INCOMPLETE}'"))
+
+
+def mark_complete(store: Store, model_id: str) -> None:
+    store.client.set_logged_model_tags(model_id, {STATE: COMPLETE})
+
+
+def delete_model(store: Store, model_id: str) -> None:
+    store.client.delete_logged_model(model_id)
