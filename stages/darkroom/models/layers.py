@@ -6,9 +6,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 
-def first_convolution(network: nn.Module) -> tuple[str, nn.Conv2d]:
-    """The layer that sees the picture, with its dotted name."""
-    return next((name, module) for name, module in network.named_modules() if isinstance(module, nn.Conv2d))
+def first_convolution(network: nn.Module) -> str | None:
+    """The dotted name of the layer that sees the picture, None in a network without convolutions."""
+    return next((name for name, module in network.named_modules() if isinstance(module, nn.Conv2d)), None)
 
 
 def head_name(network: nn.Module) -> str:

@@ -36,7 +36,10 @@ def _settings(name: str, spec: NetworkSpec) -> dict[str, Any]:
 
 
 def _take_channels(network: nn.Module, channels: int) -> None:
-    name, conv = first_convolution(network)
+    name = first_convolution(network)
+    assert name is not None
+    conv = network.get_submodule(name)
+    assert isinstance(conv, nn.Conv2d)
     if conv.in_channels == channels:
         return
     adapted = nn.Conv2d(
@@ -76,4 +79,6 @@ def published_weights(name: str) -> dict[str, Tensor]:
             f"model.pretrained: {best.url} cannot be read ({error}): fetch it into {torch.hub.get_dir()}/checkpoints "
             "(TORCH_HOME names another cache), or set model.pretrained: false"
         ) from None
-    return dict(get_model(name, weights=best).state_dict())
+    auxiliary = ("aux1.", "aux2.", "AuxLogits.")
+    weights = get_model(name, weights=best).state_dict()
+    return {key: value for key, value in weights.items() if not key.startswith(auxiliary)}

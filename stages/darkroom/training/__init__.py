@@ -1,0 +1,14 @@
+"""Training: plain arguments and frozen dataclasses in, records and weights out. Needs torch and numpy alone."""
+
+from darkroom.training.batches import Pictures
+from darkroom.training.checkpoints import Checkpoints
+from darkroom.training.devices import choose_device, choose_precision, set_threads
+from darkroom.training.recipe import Augmentation, Recipe
+from darkroom.training.records import Diverged, EpochRecord, Outcome, StepRecord
+from darkroom.training.session import Session
+from darkroom.training.starting import Start, start_network
+
+__all__ = [
+    "Augmentation", "Checkpoints", "Diverged", "EpochRecord", "Outcome", "Pictures", "Recipe", "Session", "Start",
+    "StepRecord", "choose_device", "choose_precision", "set_threads", "start_network",
+]  # fmt: skip
