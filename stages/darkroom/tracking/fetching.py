@@ -58,15 +58,23 @@ def fetch_model(store: Store, uri: str, kind: Kind = "checkpoint") -> Fetched:
     raise UserError(f"{uri!r} names no model; use runs:/ID, models:/NAME@champion or models:/NAME/VERSION")
 
 
+def fetch_file(store: Store, run_id: str, name: str) -> Path | None:
+    """An artifact of the run, or of the run that trained its model: a continuation leaves artifacts where they are."""
+    run = store.find(run_id)
+    for owner in (run_id, run.data.tags.get(TRAINED_BY) if run else None):
+        if owner and (path := download(store, f"runs:/{owner}/{name}", f"run-{owner}")):
+            return path
+    return None
+
+
 def _of_run(store: Store, run_id: str, kind: Kind) -> Fetched:
-    """A continuation run leaves the model with the run that trained it, so that one is asked next."""
     run = store.find(run_id)
     if run is None:
         raise UserError(f"runs:/{run_id}: the store at {store.address.shown} has no such run, or it was deleted")
-    for owner in (run_id, run.data.tags.get(TRAINED_BY)):
-        if owner and (path := download(store, f"runs:/{owner}/{IN_RUN[kind]}", f"run-{owner}")):
-            return Fetched(path, f"run {run_id} ({run.info.run_name})", run_id)
-    raise UserError(f"runs:/{run_id}: the run has no {IN_RUN[kind]}: its stage did not finish")
+    path = fetch_file(store, run_id, IN_RUN[kind])
+    if path is None:
+        raise UserError(f"runs:/{run_id}: the run has no {IN_RUN[kind]}: its stage did not finish")
+    return Fetched(path, f"run {run_id} ({run.info.run_name})", run_id)
 
 
 def _of_version(store: Store, version: ModelVersion, kind: Kind) -> Fetched:

@@ -31,13 +31,11 @@ from darkroom.tracking.packaging import (
     mark_complete,
 )
 from darkroom.tracking.store import Store
-from darkroom.tracking.values import cut
+from darkroom.tracking.values import TAG_LENGTH, cut
 
 CHAMPION, PREVIOUS = "champion", "previous"
 REPLACED = "darkroom.replaced"
 DECISION = "darkroom.decision."
-DECISION_LENGTH = 4900
-"""Longest value of a tag of a registered model in MLflow's database."""
 
 
 @dataclass(frozen=True)
@@ -107,21 +105,16 @@ class Registry:
         self._follow(version)
         self._tag(version, STATE, COMPLETE)
 
-    def rollback(self) -> tuple[ModelVersion, ModelVersion]:
-        """Gives `champion` back to `previous`; returns the champion that was and the one that is.
-
-        Raises UserError where there is no champion or none before it.
-        """
+    def champion_and_before(self) -> tuple[ModelVersion, ModelVersion]:
+        """The champion and the version that was champion before it. Raises UserError where one of them is missing."""
         champion = self.holder(CHAMPION)
         if champion is None:
             raise UserError(f"{self.name} has no champion at {self.store.address.shown}: nothing to go back from")
         earlier = self._before(champion)
         if earlier is None:
             raise UserError(
-                f"version {champion.version} of {self.name} is the first champion: there is none to go back to"
+                f"version {champion.version} of {self.name} has no champion before it: there is none to go back to"
             )
-        self.store.client.set_registered_model_alias(self.name, CHAMPION, earlier.version)
-        self._follow(earlier)
         return champion, earlier
 
     def record(self, decision: Mapping[str, Any], run_id: str | None) -> None:
@@ -134,10 +127,11 @@ class Registry:
         whole = {"when": stamp, "who": f"{getpass.getuser()} on {machine.host()}", **decision}
         if run_id is not None and self.store.find(run_id):
             self.store.client.log_dict(run_id, whole, f"promotion/{stamp}.json")
-            self.store.client.set_tag(run_id, "promotion", cut(str(decision["result"]), 4000, " …"))
+            self.store.client.set_tag(run_id, "promotion", cut(str(decision["result"]), TAG_LENGTH, " …"))
         if self._exists():
-            text = cut(json.dumps(whole, ensure_ascii=False), DECISION_LENGTH, " …")
-            self.store.client.set_registered_model_tag(self.name, f"{DECISION}{stamp}-{uuid.uuid4().hex[:4]}", text)
+            short = {key: value for key, value in whole.items() if key != "gates"}  # a tag's length is limited
+            key = f"{DECISION}{stamp}-{uuid.uuid4().hex[:4]}"
+            self.store.client.set_registered_model_tag(self.name, key, json.dumps(short, ensure_ascii=False))
 
     def decisions(self) -> list[str]:
         """The record as JSON texts, the oldest first."""

@@ -1,0 +1,51 @@
+"""Candidate and champion on the same pictures: two exported files, scored on the present test split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from darkroom.errors import UserError
+from darkroom.evaluation.scores import log_probabilities, scores
+from darkroom.packed import PackedSet
+from darkroom.promoting.facts import Scored
+from darkroom.serving.predictor import Predictor
+
+BATCH = 256
+"""Pictures at a time."""
+
+
+def score(name: str, path: Path, packed: PackedSet) -> Scored:
+    """The ONNX file at `path`, scored on the test split of `packed`; `Scored.problem` says why where that cannot be.
+
+    Raises UserError for a file that is no exported model.
+    """
+    predictor = Predictor(path)
+    about = predictor.description
+    problem = _problem(name, predictor, packed)
+    found = {} if problem else _scores(predictor, packed)
+    return Scored(name, about.classes, about.model_sha256, about.data_sha256, found, problem)
+
+
+def _scores(predictor: Predictor, packed: PackedSet) -> dict[str, float]:
+    test = packed.split("test")
+    images = np.ascontiguousarray
+    parts = [
+        predictor.probabilities(images(test.images[start : start + BATCH].transpose(0, 3, 1, 2)))
+        for start in range(0, len(test), BATCH)
+    ]
+    found = scores(log_probabilities(np.concatenate(parts)), np.asarray(test.labels)).metrics()
+    return {metric: float(value) for metric, value in found.items()}
+
+
+def _problem(name: str, predictor: Predictor, packed: PackedSet) -> str:
+    about, meta = predictor.description, packed.meta
+    if not len(packed.split("test")):
+        raise UserError(f"{packed.folder} has no test picture: set data.test_fraction above 0, or add test pictures")
+    if len(about.classes) != len(meta.classes):
+        return f"{name} knows {len(about.classes)} classes, data/packed has {len(meta.classes)}"
+    own, now = ((each.channels, each.image_size) for each in (about, meta))
+    if own != now:
+        return f"{name} takes pictures of {own[1]} pixels in {own[0]} channels, data/packed has {now[1]} in {now[0]}"
+    return ""
