@@ -18,11 +18,6 @@ from darkroom.errors import UserError
 
 Resize = Literal["crop", "pad", "stretch"]
 
-SUFFIXES = frozenset({
-    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff", ".jp2", ".ppm", ".pgm",
-    ".pbm", ".pnm",
-})  # fmt: skip
-"""File names that say picture, in lower case."""
 
 FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "JPEG2000", "PPM")
 """Pillow's names of what is read. The rest stays out: EPS starts Ghostscript, and others have no signature to know by."""

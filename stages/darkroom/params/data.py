@@ -31,7 +31,9 @@ class Data(Section):
     test_fraction: Fraction = key("share held out for test where the set brings no test split", also=("test_split",))
     seed: Annotated[int, Field(ge=0)] = key("seed of the splits")
     on_bad_image: Literal["error", "skip"] = key("what to do with a file that is no whole picture")
-    on_duplicate: Literal["error", "allow"] = key("what to do when the same picture is in two splits")
+    on_duplicate: Literal["error", "allow"] = key(
+        "what to do when the same picture is in two splits (image_folder; published sets keep theirs)"
+    )
 
     def faults(self) -> Iterator[Fault]:
         if self.test_fraction == 0 and self.name == "digits":
