@@ -1,0 +1,73 @@
+"""Whether a file gives PyTorch's answers. numpy alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from darkroom.errors import UserError
+
+Run = Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], NDArray[np.float32]]]
+"""uint8 N×C×H×W to logits and probabilities, each float32 N×K"""
+
+BATCH_SIZES = (1, 2, 5, 64)
+PROBABILITY_TOLERANCE = 1e-5
+"""Largest difference between a file's probabilities and the softmax of its own logits."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far a file is from PyTorch, over all pictures and batch sizes."""
+
+    max_difference: float
+    """of a logit; infinite where the file gives no number"""
+    same_classes: float
+    """share of pictures with the same class at every batch size"""
+    image: int
+    """place, among those compared, of the picture with the largest difference"""
+    batch_size: int
+    """at which it was found"""
+
+
+def agreement(run: Run, images: NDArray[np.uint8], reference: NDArray[np.float32], temperature: float) -> Agreement:
+    """Compares `run` on `images` (N×C×H×W), at 1, 2, 5 and 64 a call, with PyTorch's logits `reference` (N×K)."""
+    differences, same = [], np.ones(len(images), dtype=bool)
+    for batch_size in BATCH_SIZES:
+        logits, probabilities = run_all(run, images, batch_size)
+        _check_probabilities(logits, probabilities, temperature)
+        distance = np.abs(logits - reference).max(axis=1)
+        differences.append(np.where(np.isfinite(distance), distance, np.inf))
+        same &= logits.argmax(axis=1) == reference.argmax(axis=1)
+    size, image = np.unravel_index(np.argmax(differences), (len(BATCH_SIZES), len(images)))
+    return Agreement(float(np.max(differences)), float(same.mean()), int(image), BATCH_SIZES[size])
+
+
+def check_agreement(name: str, found: Agreement, tolerance: float, places: Sequence[int]) -> None:
+    """Raises UserError where `found` is beyond `tolerance`; `places` are the compared pictures' in the test split."""
+    if found.max_difference > tolerance:
+        raise UserError(
+            f"{name} differs from PyTorch by {found.max_difference:.3g} in a logit of test picture "
+            f"{places[found.image]} (at batch size {found.batch_size}); export.tolerance allows {tolerance:g}. "
+            f"Raise export.tolerance if that is small beside the logits, or take {name} out of export.formats"
+        )
+
+
+def run_all(run: Run, images: NDArray[np.uint8], batch_size: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Logits and probabilities of all `images`, `batch_size` a call, the last call with what is left."""
+    parts = [run(images[start : start + batch_size]) for start in range(0, len(images), batch_size)]
+    logits, probabilities = zip(*parts, strict=True)
+    return np.concatenate(logits), np.concatenate(probabilities)
+
+
+def _check_probabilities(logits: NDArray[np.float32], probabilities: NDArray[np.float32], temperature: float) -> None:
+    """A file whose probabilities are not its logits' is this project's mistake, not its user's."""
+    scaled = logits.astype(np.float64) / temperature
+    exponents = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+    expected = exponents / exponents.sum(axis=1, keepdims=True)
+    finite = np.isfinite(expected)
+    assert (np.abs(probabilities - expected)[finite] <= PROBABILITY_TOLERANCE).all(), (
+        "probabilities are not the logits'"
+    )

@@ -1,0 +1,88 @@
+"""Writes the trained model as files that leave, and checks each against PyTorch.
+
+Reads   data/packed, models/model.pt
+Writes  export, metrics/export.json
+Keys    export
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from darkroom.door import enter, root, say
+from darkroom.params import flatten, read_params
+
+if TYPE_CHECKING:
+    from darkroom.models import SavedModel
+    from darkroom.packed import PackedSet
+    from darkroom.params import Export
+    from darkroom.tracking.runs import StageRun
+
+KEYS: tuple[str, ...] = ("export",)
+
+
+def main() -> None:
+    params = read_params()
+    from darkroom.models import load_model
+    from darkroom.packed import open_packed
+    from darkroom.tracking import open_store
+
+    packed = open_packed(Path("data/packed"))
+    saved = load_model(Path("models/model.pt"))
+    packed.check_same(saved.data_sha256)  # before the run is touched
+    values = flatten({"export": params.export.model_dump()})
+    store = open_store(params.tracking, root())
+    with store.join("export", values, run_id=saved.run_id, model_sha256=saved.model_sha256) as run:
+        numbers = export(
+            packed, saved, export=params.export, run=run, out=Path("export"), metrics=Path("metrics/export.json")
+        )
+    for name in params.export.formats:
+        found = numbers[name]
+        say(
+            f"{name}: differs from PyTorch by at most {found['max_difference']:.1e}, {found['same_classes']:.1%} equal classes, "
+            f"{found['latency_ms_batch_1']:.2f} ms a picture, {found['bytes'] / 1e6:.1f} MB"
+        )
+    say("wrote export, metrics/export.json; next: dvc repro report")
+    say(run.farewell())
+
+
+def export(
+    packed: PackedSet, saved: SavedModel, *, export: Export, run: StageRun, out: Path, metrics: Path
+) -> dict[str, Any]:
+    """Writes `saved` in each of the formats into the folder `out`, whole or not at all, and records them in `run`.
+
+    Each file is loaded back as its users load it and compared with PyTorch, fp32 on the CPU, on test pictures of
+    `packed`, the model's own data. Raises UserError where one differs beyond `export.tolerance`.
+    """
+    from darkroom.exporting.formats import FORMATS
+    from darkroom.exporting.measuring import measure, parity_pictures
+    from darkroom.exporting.source import source_of
+    from darkroom.files import write_json, written_folder
+
+    assert packed.meta.sha256 == saved.data_sha256, "see PackedSet.check_same"
+    source = source_of(saved, opset=export.opset)
+    pictures = parity_pictures(packed, export.parity_images)
+    with written_folder(out) as folder:
+        for name in export.formats:
+            FORMATS[name].write(folder / FORMATS[name].file, source)
+        numbers = measure(
+            folder, source, export.formats, pictures, tolerance=export.tolerance, turns=export.timing_runs
+        )
+    numbers |= {"model_sha256": saved.model_sha256, "mlflow_run_id": run.run_id}
+    write_json(metrics, numbers)
+    _record(run, numbers, out=out, metrics=metrics)
+    return numbers
+
+
+def _record(run: StageRun, numbers: dict[str, Any], *, out: Path, metrics: Path) -> None:
+    """A format's numbers as onnx_max_difference, onnx_latency_ms_batch_1 …, PyTorch's as pytorch_latency_ms_batch_1 …"""
+    for name, measured in numbers.items():
+        if isinstance(measured, dict):
+            run.metrics({f"{name}_{key}": number for key, number in measured.items()})
+    run.artifact(metrics, "metrics")
+    run.artifacts(out, "export")
+
+
+if __name__ == "__main__":
+    enter(main)
