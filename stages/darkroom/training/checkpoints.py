@@ -49,6 +49,11 @@ class Checkpoints:
         path = self.folder / FINISHED
         return self._read(path) if path.exists() else None
 
+    def clear(self) -> None:
+        """Forgets everything, the finished result too."""
+        for path in [*self._steps(), self.folder / FINISHED]:
+            _remove(path)
+
     def _steps(self) -> list[Path]:
         """Newest first."""
         return sorted(self.folder.glob("step-*.pt"), reverse=True)
