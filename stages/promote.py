@@ -39,7 +39,7 @@ def main() -> None:
     store = open_store(params.tracking, root())
     with lock(root() / "mlflow.db.promote.lock", waiting=lambda holder: say(f"{holder} promotes: waiting for it")):
         if packed is None:
-            rollback(Registry(store, params.promote.name), dry_run=options.dry_run)
+            _rollback(Registry(store, params.promote.name), dry_run=options.dry_run)
             return
         candidate = of_run(store, options.run) if options.run else of_workspace(Path())
         done = promote(packed, candidate, promote=params.promote, store=store, dry_run=options.dry_run)
@@ -78,7 +78,7 @@ def promote(
     return _crown(candidate, facts, registry, decision)
 
 
-def rollback(registry: Registry, *, dry_run: bool = False) -> dict[str, Any]:
+def _rollback(registry: Registry, *, dry_run: bool = False) -> dict[str, Any]:
     """Gives the alias champion back to the version that had it before; returns the decision as it is recorded.
 
     Raises UserError where there is none.

@@ -290,6 +290,7 @@ MUST_RUN = {
     "tracking": set(),
     "sweeping": set(),
     "serving": set(),
+    "promoting": set(),
 }
 """A file or room of stages/darkroom, and the stages that an edit in it makes run again (those after them follow)."""
 

@@ -55,12 +55,12 @@ def open_store(tracking: Tracking, root: Path, lineage: Lineage | None = None) -
 
 def _open_database(address: Address, experiment: str, root: Path) -> Experiment:
     """The experiment in a database that this process opens itself; all of it made once, whoever else starts now."""
-    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-
     if address.file is not None:
         _check_file(address.file)
     else:
         _check_host(address)
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
     with lock(root / "mlflow.db.lock"):
         # Creates the tables, and the experiment Default: it would keep artifacts below the working folder otherwise.
         SqlAlchemyStore(address.uri, (root / "mlruns").as_uri())  # type: ignore[no-untyped-call]  # mlflow's own
