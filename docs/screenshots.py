@@ -159,7 +159,9 @@ CLOSE_ASSISTANT = "document.querySelector('[data-component-id=\"mlflow.assistant
 def take(folder: Path, into: Path) -> list[Path]:
     """Takes the pictures of the repository in `folder`; needs two finished runs and a report."""
     with sqlite3.connect(folder / "mlflow.db") as database:
-        query = "select run_uuid, name, experiment_id from runs where status = 'FINISHED' order by start_time desc limit 2"
+        query = (
+            "select run_uuid, name, experiment_id from runs where status = 'FINISHED' order by start_time desc limit 2"
+        )
         runs = database.execute(query).fetchall()
     database.close()
     names, experiment = tuple(name for _, name, _ in runs), str(runs[0][2])
@@ -167,7 +169,10 @@ def take(folder: Path, into: Path) -> list[Path]:
         pages = {
             "runs.png": (runs_page(address, experiment), names),
             "charts.png": (charts_page(address, experiment), (*names, "val_accuracy")),
-            "compare.png": (compare_page(address, experiment, [run for run, _, _ in runs]), ("Comparing 2 Runs", *names)),
+            "compare.png": (
+                compare_page(address, experiment, [run for run, _, _ in runs]),
+                ("Comparing 2 Runs", *names),
+            ),
             "report.png": ((folder / "reports/report.html").resolve().as_uri(), ()),
         }
         for name, (url, until) in pages.items():
