@@ -75,7 +75,7 @@ def prepare(
         with written_folder(packed) as draft, written_folder(plots) as sheets:
             meta = packing.pack(found, rows, draft, name=manifest.name, resize=resize)
             num_sheets = summary.draw_sheets(found, rows["train"], sheets)
-    numbers = summary.metrics(meta, num_bad=len(found.bad), num_duplicates=num_duplicates)
+    numbers = summary.metrics(meta, num_left_out=len(found.left_out), num_duplicates=num_duplicates)
     write_json(metrics, numbers)
     counts = ", ".join(f"{len(members):,} {split}" for split, members in rows.items())
     size = f"{meta.image_size}×{meta.image_size}×{meta.channels}"

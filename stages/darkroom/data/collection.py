@@ -49,8 +49,8 @@ class Collection:
     keys: list[str]
     """N: sha256 of the picture as it came, whatever it is resized to"""
     classes: list[str]
-    bad: dict[str, str]
-    """relative path -> why it is no picture; left out"""
+    left_out: dict[str, str]
+    """relative path -> why it is not among them"""
 
 
 def collect(raw: Path, manifest: Manifest, shape: Shape, on_bad_image: str, scratch: Path) -> Collection:
@@ -79,7 +79,7 @@ def _published(raw: Path, manifest: Manifest, shape: Shape, scratch: Path) -> Co
         sources=[f"{split}/{i}" for split, (_, numbers) in parts.items() for i in range(len(numbers))],
         keys=[sha256_bytes(image.tobytes()) for image in images],
         classes=classes,
-        bad={},
+        left_out={},
     )
 
 
@@ -121,7 +121,7 @@ def _own(raw: Path, manifest: Manifest, shape: Shape, on_bad_image: str, scratch
         sources=paths,
         keys=[manifest.files[path] for path in paths],
         classes=layout.classes,
-        bad=bad,
+        left_out=dict.fromkeys(manifest.left_out, "no picture by its name and folder") | bad,
     )
 
 

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from darkroom.door import say
 from darkroom.pictures import BadPictureError
 
-WINDOW = 512
-"""pictures that may wait, decoded, for those before them"""
+BLOCK = 16
+"""pictures that a thread takes at a time"""
+WINDOW = 64
+"""blocks that may wait, decoded, for those before them"""
 SECONDS_BETWEEN_LINES = 10.0
 
 T = TypeVar("T")
@@ -47,15 +49,21 @@ def draw(
 def _all(read: Callable[[int], NDArray[np.uint8]], count: int) -> Iterator[NDArray[np.uint8] | BadPictureError]:
     """In order, whatever thread is done first."""
 
-    def attempt(i: int) -> NDArray[np.uint8] | BadPictureError:
-        try:
-            return read(i)
-        except BadPictureError as error:
-            return error
+    def attempt(block: range) -> list[NDArray[np.uint8] | BadPictureError]:
+        return [_attempt(read, i) for i in block]
 
+    blocks = [range(start, min(start + BLOCK, count)) for start in range(0, count, BLOCK)]
     with ThreadPoolExecutor(_cores()) as pool:
-        for start in range(0, count, WINDOW):
-            yield from pool.map(attempt, range(start, min(start + WINDOW, count)))
+        for start in range(0, len(blocks), WINDOW):
+            for results in pool.map(attempt, blocks[start : start + WINDOW]):
+                yield from results
+
+
+def _attempt(read: Callable[[int], NDArray[np.uint8]], i: int) -> NDArray[np.uint8] | BadPictureError:
+    try:
+        return read(i)
+    except BadPictureError as error:
+        return error
 
 
 def _cores() -> int:

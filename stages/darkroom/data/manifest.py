@@ -25,7 +25,7 @@ class Manifest:
     empty_folders: list[str] = field(default_factory=list)
     """image_folder: folders of the first two levels without a picture below them"""
     left_out: list[str] = field(default_factory=list)
-    """image_folder: files that are no pictures by their name"""
+    """image_folder: files that are no pictures by their name, or in no class folder"""
 
 
 def read_manifest(raw: Path) -> Manifest:

@@ -98,4 +98,4 @@ def _sources(collection: Collection, rows: Mapping[SplitName, NDArray[np.int64]]
     sources: dict[str, Any] = {
         split: [collection.sources[row] for row in members.tolist()] for split, members in rows.items()
     }
-    return sources | {"left_out": collection.bad}
+    return sources | {"left_out": collection.left_out}

@@ -24,7 +24,7 @@ LARGEST = 96
 """pixels a side of a picture on a sheet"""
 
 
-def metrics(meta: Meta, *, num_bad: int, num_duplicates: int) -> dict[str, Any]:
+def metrics(meta: Meta, *, num_left_out: int, num_duplicates: int) -> dict[str, Any]:
     """metrics/data.json. The counts a class are a list, which DVC's tables leave out: hundreds of columns help nobody."""
     classes = [
         {"name": name, **{split: meta.counts[split][label] for split in SPLITS}}
@@ -35,7 +35,7 @@ def metrics(meta: Meta, *, num_bad: int, num_duplicates: int) -> dict[str, Any]:
         "num_train": sum(meta.counts["train"]),
         "num_val": sum(meta.counts["val"]),
         "num_test": sum(meta.counts["test"]),
-        "num_bad": num_bad,
+        "num_left_out": num_left_out,
         "num_duplicates": num_duplicates,
         "image_size": meta.image_size,
         "channels": meta.channels,
