@@ -18,13 +18,13 @@ from darkroom.errors import UserError
 from darkroom.params import flatten, read_params
 
 if TYPE_CHECKING:
-    from darkroom.fitting import Trained
+    from darkroom.fitting import Fitting, Trained
     from darkroom.models import NetworkSpec, SavedModel
     from darkroom.packed import Meta, PackedSet
     from darkroom.params import Augment, Model, Train
     from darkroom.tracking.runs import StageRun
     from darkroom.tracking.store import Store
-    from darkroom.training import EpochRecord, Outcome, Session
+    from darkroom.training import EpochRecord, Session
 
 KEYS: tuple[str, ...] = ("augment", "model", "train")
 INIT = Path("models/init")
@@ -208,15 +208,14 @@ def _tell_reuse(trained: Trained, run: StageRun, on_epoch: Callable[[EpochRecord
         on_epoch(record)
 
 
-def _fit(fitting: Any, session: Session, stored: dict[str, Any] | None, run: StageRun, lr: float) -> Trained:
+def _fit(fitting: Fitting, session: Session, stored: dict[str, Any] | None, run: StageRun, lr: float) -> Trained:
     from darkroom.training import Diverged
 
     try:
-        trained: Trained = fitting.fit(session, stored)
+        return fitting.fit(session, stored)
     except Diverged as error:
         run.diverged(error.step)
         raise UserError(f"train.lr: {lr}: {error}") from None
-    return trained
 
 
 def _write(trained: Trained, meta: Meta, model: Model, run: StageRun, out: Path, digest: str) -> dict[str, Any]:
@@ -224,16 +223,16 @@ def _write(trained: Trained, meta: Meta, model: Model, run: StageRun, out: Path,
     from darkroom.files import write_json, write_text
     from darkroom.models import save_model
 
-    saved = _saved_model(trained.outcome, meta, model, run.run_id)
+    saved = trained.saved_model(_spec(model, meta), meta, run.run_id)
     numbers = {
-        **{key: value for key, value in vars(trained.outcome).items() if key not in ("weights", "channels_last")},
+        **trained.numbers(),
         "model_sha256": saved.model_sha256,
         "fingerprint": digest,
         "mlflow_run_id": run.run_id,
     }
     save_model(out / "models/model.pt", saved)
     write_json(out / "metrics/train.json", numbers)
-    write_text(out / "plots/training/epochs.csv", _table(trained.epochs))
+    write_text(out / "plots/training/epochs.csv", trained.table())
     run.tags(
         {
             "model.sha256": saved.model_sha256,
@@ -246,36 +245,6 @@ def _write(trained: Trained, meta: Meta, model: Model, run: StageRun, out: Path,
     run.artifact(out / "metrics/train.json", "metrics")
     run.artifacts(out / "plots/training", "plots/training")
     return numbers
-
-
-def _saved_model(outcome: Outcome, meta: Meta, model: Model, run_id: str) -> SavedModel:
-    import torch
-
-    from darkroom.models import Preprocessing, SavedModel
-
-    return SavedModel.of(
-        network=_spec(model, meta),
-        weights=outcome.weights,
-        classes=meta.classes,
-        preprocessing=Preprocessing(meta.image_size, meta.channels, meta.resize, meta.mean, meta.std),
-        temperature=outcome.temperature,
-        run_id=run_id,
-        data_sha256=meta.sha256,
-        made_with={
-            "torch": torch.__version__,
-            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-            "threads": outcome.threads,
-            "precision": outcome.precision,
-            "device": outcome.device,
-        },
-    )
-
-
-def _table(epochs: list[EpochRecord]) -> str:
-    """The epochs as CSV, which `dvc plots` draws."""
-    columns = ("epoch", "step", "train_loss", "val_loss", "val_accuracy", "lr", "images_per_s", "seconds")
-    rows = [",".join(str(getattr(record, column)) for column in columns) for record in epochs]
-    return "\n".join([",".join(columns), *rows]) + "\n"
 
 
 if __name__ == "__main__":
