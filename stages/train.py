@@ -224,12 +224,8 @@ def _write(trained: Trained, meta: Meta, model: Model, run: StageRun, out: Path,
     from darkroom.models import save_model
 
     saved = trained.saved_model(_spec(model, meta), meta, run.run_id)
-    numbers = {
-        **trained.numbers(),
-        "model_sha256": saved.model_sha256,
-        "fingerprint": digest,
-        "mlflow_run_id": run.run_id,
-    }
+    known = {"model_sha256": saved.model_sha256, "fingerprint": digest, "mlflow_run_id": run.run_id}
+    numbers = {**trained.numbers(), **known}
     save_model(out / "models/model.pt", saved)
     write_json(out / "metrics/train.json", numbers)
     write_text(out / "plots/training/epochs.csv", trained.table())

@@ -81,7 +81,8 @@ class PackedSet:
     def _map(self, file: str) -> NDArray[Any]:
         path = self.folder / file
         try:
-            return np.load(path, mmap_mode="r", allow_pickle=False)
+            array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+            return array
         except FileNotFoundError:
             raise missing(path, MADE_BY) from None
         except (OSError, ValueError, EOFError) as error:

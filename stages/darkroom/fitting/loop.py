@@ -1,23 +1,21 @@
-"""A training with its records on the way to the store, its checkpoints on disk and its progress on the screen."""
+"""The loop around a session: records go to the store, checkpoints to the disk, progress to the screen."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import torch
-from tqdm import tqdm
 
 from darkroom.door import orderly_stop, say
-from darkroom.training import Checkpoints, EpochRecord, Outcome, Session, StepRecord
+from darkroom.fitting.progress import Progress
+from darkroom.fitting.trained import Trained
+from darkroom.training import Checkpoints, EpochRecord, Session, StepRecord
 
 UNREAD_STEPS = 32
 """Steps whose losses are read from the device together: each reading waits for it."""
-LINES = 20
-"""At most so many epochs are told where there is no terminal to draw a bar on."""
 
 
 class Series(Protocol):
@@ -26,29 +24,6 @@ class Series(Protocol):
     def add(self, step: int, numbers: dict[str, float]) -> None: ...
     def position(self) -> int: ...
     def cut(self, position: int) -> None: ...
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What a finished training leaves."""
-
-    outcome: Outcome
-    epochs: list[EpochRecord]
-    run_id: str
-    """of the run that trained it"""
-
-    def plain(self) -> dict[str, Any]:
-        """As a checkpoint holds it."""
-        return {
-            "outcome": vars(self.outcome),
-            "epochs": [asdict(record) for record in self.epochs],
-            "run_id": self.run_id,
-        }
-
-    @classmethod
-    def of(cls, values: dict[str, Any]) -> Trained:
-        """What `plain` gave."""
-        return cls(Outcome(**values["outcome"]), [EpochRecord(**each) for each in values["epochs"]], values["run_id"])
 
 
 @dataclass(frozen=True)
@@ -128,43 +103,3 @@ class Fitting:
             "threads": torch.get_num_threads(),
         }
         self.checkpoints.save(state, session.progress.steps)
-
-
-class Progress:
-    """A bar on a terminal; elsewhere a line an epoch, at most some twenty."""
-
-    def __init__(self, session: Session, *, shown: bool) -> None:
-        self._epochs = session.recipe.epochs
-        self._lines = shown and not sys.stderr.isatty()
-        self._bar = tqdm(
-            total=session.batches.order.steps * self._epochs,
-            initial=session.progress.steps,
-            unit="step",
-            disable=not shown or self._lines,
-            dynamic_ncols=True,
-        )
-        self._speed, self._accuracy = 0.0, 0.0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
-
-    def steps(self, records: list[StepRecord]) -> None:
-        self._bar.set_description(f"epoch {records[-1].epoch}/{self._epochs}", refresh=False)
-        shown = {"loss": f"{records[-1].loss:.4f}"} if not self._bar.disable else {}
-        if self._speed:
-            shown |= {"val_accuracy": f"{self._accuracy:.4f}", "images/s": f"{self._speed:.0f}"}
-        self._bar.set_postfix(shown, refresh=False)
-        self._bar.update(len(records))
-
-    def epoch(self, record: EpochRecord) -> None:
-        self._speed, self._accuracy = record.images_per_s, record.val_accuracy
-        if self._lines and (record.epoch % max(1, self._epochs // LINES) == 0 or record.epoch == self._epochs):
-            left = (self._epochs - record.epoch) * record.seconds
-            say(
-                f"epoch {record.epoch}/{self._epochs}: train loss {record.train_loss:.4f}, validation loss "
-                f"{record.val_loss:.4f}, accuracy {record.val_accuracy:.4f}, {record.images_per_s:.0f} images/s, "
-                f"{left:.0f} s left"
-            )
