@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import ruamel.yaml
 
 from darkroom.params import Params, check_params, parse_yaml
+from pipelines import REPOSITORY, SMALL, Pipeline, clone
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 
 # A person's own settings must not change what the tests see, nor where they write.
@@ -53,58 +47,6 @@ def fashion_folder() -> Path:
         assert not os.environ.get("CI"), "CI has to install dataset-fashion-mnist"
         pytest.skip("real pictures: apt-get install dataset-fashion-mnist")
     return FASHION
-
-
-@dataclass(frozen=True)
-class Pipeline:
-    """A clone of the working tree in a folder of its own."""
-
-    folder: Path
-
-    def run(self, *command: str, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Runs the command in the clone; fails with all that it printed where it ends with another exit code."""
-        done = subprocess.run(
-            command, cwd=self.folder, env=os.environ | environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
-        )  # fmt: skip
-        assert done.returncode == code, f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
-        return done
-
-    def json(self, name: str) -> Any:
-        return json.loads((self.folder / name).read_text())
-
-    def set(self, changes: Mapping[str, Any]) -> None:
-        """Edits params.yaml: {"train.lr": 0.1}."""
-        yaml = ruamel.yaml.YAML()
-        values = yaml.load(self.folder / "params.yaml")
-        for key, value in changes.items():
-            section, name = key.split(".")
-            values[section][name] = value
-        yaml.dump(values, self.folder / "params.yaml")
-
-    def commit(self, message: str) -> None:
-        self.run("git", "add", "--all")
-        self.run("git", "commit", "--quiet", "--allow-empty", f"--message={message}")
-
-
-SMALL = {
-    "model.width": 8, "model.blocks": [1], "train.epochs": 2, "train.warmup_epochs": 0, "train.threads": 1,
-    "train.ema_decay": 0.0, "export.timing_runs": 2, "export.parity_images": 64,
-}  # fmt: skip
-"""Seconds instead of a minute; everything is still done once."""
-
-
-def clone(folder: Path) -> Pipeline:
-    """The working tree as git would keep it, committed or not, as a repository of its own."""
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(listed, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, names.split("\0")):
-        if (REPOSITORY / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(REPOSITORY / name, folder / name)
-    (folder / "dvc.lock").unlink(missing_ok=True)
-    pipeline = Pipeline(folder)
-    pipeline.run("git", "init", "--quiet", "--initial-branch=main")
-    return pipeline
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import REPOSITORY
 from darkroom import door
+from pipelines import REPOSITORY
 
 SCRIPT = """
 import sys, time

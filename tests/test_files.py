@@ -20,7 +20,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import REPOSITORY
 from darkroom.errors import UserError
 from darkroom.files import (
     finite,
@@ -36,6 +35,7 @@ from darkroom.files import (
     write_text,
     written_whole,
 )
+from pipelines import REPOSITORY
 
 
 @contextmanager

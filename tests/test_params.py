@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from conftest import REPOSITORY
 from darkroom.errors import UserError
 from darkroom.params import SECTIONS, Params, check_params, flatten, parse_yaml, read_params, with_values
+from pipelines import REPOSITORY
 
 TEXT = (REPOSITORY / "params.yaml").read_text()
 

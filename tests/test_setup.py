@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from conftest import REPOSITORY
+from pipelines import REPOSITORY
 
 LOCK = (REPOSITORY / "requirements.lock").read_text()
 GPU_ONLY = re.compile(r"^(torch|torchvision|triton|nvidia-\S*?|cuda-\S*?)==", re.MULTILINE)
