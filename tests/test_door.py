@@ -88,6 +88,20 @@ def test_a_programmers_mistake_keeps_its_traceback(closed: Path):
     assert done.stderr.endswith("ValueError: shape\n")
 
 
+def test_code_that_git_does_not_know_is_named_in_a_temporary_experiment(closed: Path, tmp_path: Path):
+    mine = tmp_path / "stages" / "darkroom" / "mine.py"
+    mine.parent.mkdir(parents=True)
+    mine.touch()
+    done = run("import darkroom.mine", closed, DVC_ROOT=str(tmp_path))
+    assert (done.returncode, done.stderr) == (
+        1,
+        "\nerror: stages/darkroom/mine.py is not in git, so this temporary experiment has no copy of it: "
+        "git add stages/darkroom/mine.py, and run it again\n",
+    )
+    for module, environment in (("darkroom.mine", {}), ("darkroom.nowhere", {"DVC_ROOT": str(tmp_path)})):
+        assert run(f"import {module}", closed, **environment).stderr.endswith(f"No module named '{module}'\n")
+
+
 @pytest.mark.parametrize("code", [0, 3])
 def test_sys_exit_keeps_its_code(closed: Path, code: int):
     assert run(f"sys.exit({code})", closed).returncode == code

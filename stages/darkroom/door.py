@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from darkroom.errors import UserError
 
@@ -45,15 +46,35 @@ def enter(main: Callable[[], None]) -> None:
     try:
         main()
     except UserError as error:
-        print(f"\nerror: {error}", file=sys.stderr)
-        if "DVC_STAGE" in os.environ:
-            print("\nThe stage's earlier outputs are in DVC's cache: `dvc checkout` brings them back.", file=sys.stderr)
-        sys.exit(1)
+        _refuse(str(error))
+    except ModuleNotFoundError as error:
+        path = _left_behind(error.name or "")
+        if path is None:
+            raise
+        _refuse(
+            f"{path} is not in git, so this temporary experiment has no copy of it: git add {path}, and run it again"
+        )
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
     except BrokenPipeError:  # `python stages/predict.py … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _refuse(reason: str) -> NoReturn:
+    print(f"\nerror: {reason}", file=sys.stderr)
+    if "DVC_STAGE" in os.environ:
+        print("\nThe stage's earlier outputs are in DVC's cache: `dvc checkout` brings them back.", file=sys.stderr)
+    sys.exit(1)
+
+
+def _left_behind(module: str) -> Path | None:
+    """The file of `module` where it lies in the root but not in this copy of the repository: DVC copies what git knows."""
+    if root() == REPOSITORY:
+        return None
+    place = Path("stages", *module.split("."))
+    files = (place.with_suffix(".py"), place / "__init__.py")
+    return next((path for path in files if (root() / path).exists()), None)
 
 
 class Stop:
