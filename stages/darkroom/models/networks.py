@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from torch import nn
 from darkroom.errors import UserError
 from darkroom.models.layers import head_name
 from darkroom.models.own import Mlp, ResNet, SimpleCnn
-from darkroom.models.published import build_published
+from darkroom.models.published import build_published, built_for_size
 from darkroom.models.spec import NetworkSpec
 
 __all__ = ["NETWORKS", "build_network", "check_image_size", "head_name", "network_outline"]
@@ -44,21 +45,30 @@ def check_image_size(spec: NetworkSpec) -> None:
     fault = _fault(spec)
     if fault is None:
         return
-    larger = range(spec.image_size + 1, LARGEST_TRIED + 1)
-    enough = next((size for size in larger if _fault(replace(spec, image_size=size)) is None), None)
+    enough = _smallest_enough(spec)
     needed = f"set data.image_size: {enough}" if enough else "choose another model.name"
     raise UserError(
         f"model.name: {spec.name} cannot take pictures of {spec.image_size} pixels a side ({fault}): {needed}"
     )
 
 
-def _fault(spec: NetworkSpec) -> str | None:
+def _smallest_enough(spec: NetworkSpec) -> int | None:
+    """The smallest larger size that the network takes, up to LARGEST_TRIED."""
+    sizes = range(spec.image_size + 1, LARGEST_TRIED + 1)
+    if built_for_size(spec):
+        return next((size for size in sizes if _fault(replace(spec, image_size=size)) is None), None)
+    network = network_outline(spec)
+    place = bisect_left(sizes, 1, key=lambda size: _fault(replace(spec, image_size=size), network) is None)
+    return sizes[place] if place < len(sizes) else None
+
+
+def _fault(spec: NetworkSpec, network: nn.Module | None = None) -> str | None:
     """What torch says of a forward pass at this size, None if nothing. Tried on the meta device: no memory, no weights."""
+    images = torch.empty(2, spec.channels, spec.image_size, spec.image_size, device="meta")
     try:
-        images = torch.empty(2, spec.channels, spec.image_size, spec.image_size, device="meta")
         with torch.no_grad():
-            logits = network_outline(spec).eval()(images)
-        assert logits.shape == (2, spec.num_classes)
-    except (RuntimeError, ValueError) as error:
+            logits = (network or network_outline(spec)).eval()(images)
+    except (RuntimeError, ValueError, AssertionError) as error:
         return str(error).splitlines()[0]
+    assert logits.shape == (2, spec.num_classes)
     return None

@@ -25,6 +25,12 @@ def build_published(spec: NetworkSpec) -> nn.Module:
     return network
 
 
+def built_for_size(spec: NetworkSpec) -> bool:
+    """Whether the network's very layers depend on the picture's size."""
+    name = spec.torchvision_name
+    return name is None or any(setting in _settings(name, spec) for setting in ("image_size", "input_size"))
+
+
 def _settings(name: str, spec: NetworkSpec) -> dict[str, Any]:
     """Arguments of torchvision that depend on the pictures, or that would add a second output."""
     if name in ("googlenet", "inception_v3"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import pickle
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -102,7 +103,9 @@ class SavedModel:
         """The saved model of these values: weights brought to the CPU, plain and contiguous, and hashed."""
         plain = {key: _plain(tensor) for key, tensor in sorted(weights.items())}
         digest = _sha256(network, plain, classes, preprocessing, temperature)
-        return cls(network, plain, classes, preprocessing, temperature, run_id, data_sha256, made_with, digest)
+        # str(): torch.__version__ is a class of torch's own, which weights_only refuses
+        made = {key: value if isinstance(value, int) else str(value) for key, value in made_with.items()}
+        return cls(network, plain, list(classes), preprocessing, temperature, run_id, data_sha256, made, digest)
 
     def build(self) -> nn.Module:
         """The classifier in eval mode: uint8 N×C×H×W to logits float32 N×num_classes; normalises by itself."""
@@ -138,11 +141,21 @@ def _sha256(
 
 def save_model(path: Path, saved: SavedModel) -> None:
     """Writes the file whole. The same content gives the same bytes: no path, no time."""
-    values = {**vars(saved), "network": saved.network.plain(), "preprocessing": asdict(saved.preprocessing)}
+    plain = _plain_fields(saved)
     # into memory: torch.save names the archive inside after a file that it opens by itself
     buffer = io.BytesIO()
-    torch.save({"format": FORMAT, **values}, buffer)
+    torch.save({"format": FORMAT, **plain, "weights": saved.weights, "sha256": _sha256_plain(plain)}, buffer)
     write_bytes(path, buffer.getvalue())
+
+
+def _plain_fields(saved: SavedModel) -> dict[str, Any]:
+    """All but the weights, as JSON knows it."""
+    fields = {name: value for name, value in vars(saved).items() if name != "weights"}
+    return {**fields, "network": saved.network.plain(), "preprocessing": asdict(saved.preprocessing)}
+
+
+def _sha256_plain(fields: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def load_model(path: Path, made_by: str = "dvc repro train") -> SavedModel:
@@ -153,8 +166,9 @@ def load_model(path: Path, made_by: str = "dvc repro train") -> SavedModel:
         raise missing(path, made_by) from None
     except IsADirectoryError:
         raise UserError(f"{path} is a folder, no model: name the file in it") from None
-    except Exception as error:
-        # torch raises half a dozen kinds here: RuntimeError, UnpicklingError, EOFError, KeyError, BadZipFile ...
+    except pickle.UnpicklingError:  # torch's own text is a page on how to load it all the same
+        raise UserError(f"{path} is damaged or no model of this project (no plain tensors): run {made_by}") from None
+    except Exception as error:  # torch raises half a dozen kinds: RuntimeError, EOFError, KeyError, BadZipFile ...
         first = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(f"{path} is damaged or no model of this project ({first}): run {made_by}") from None
     return _checked(values, path, made_by)
@@ -166,16 +180,15 @@ def _checked(values: Any, path: Path, made_by: str) -> SavedModel:
     if values.pop("format") != FORMAT:
         raise UserError(f"{path} was written by another version of this project: run {made_by}")
     try:
-        saved = SavedModel(
-            **{
-                **values,
-                "network": NetworkSpec.of(values["network"]),
-                "preprocessing": Preprocessing(**values["preprocessing"]),
-            }
+        stored = values.pop("sha256")
+        network, preprocessing = NetworkSpec.of(values["network"]), Preprocessing(**values["preprocessing"])
+        saved = SavedModel(**{**values, "network": network, "preprocessing": preprocessing})
+        weights_match = saved.model_sha256 == _sha256(
+            network, saved.weights, saved.classes, preprocessing, saved.temperature
         )
-        digest = _sha256(saved.network, saved.weights, saved.classes, saved.preprocessing, saved.temperature)
+        whole = weights_match and stored == _sha256_plain(_plain_fields(saved))
     except (TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({error}): run {made_by}") from None
-    if digest != saved.model_sha256:  # torch.load does not notice a flipped bit
-        raise UserError(f"{path} is damaged (its weights do not match their sha256): run {made_by}")
+    if not whole:  # torch.load does not notice a flipped bit
+        raise UserError(f"{path} is damaged (its content does not match its sha256): run {made_by}")
     return saved

@@ -77,7 +77,24 @@ class Progress:
         self.stopped_early = 0 < recipe.early_stop <= self.stale
         return better
 
-    def begin_epoch(self) -> None:
-        self.epoch, self.step = self.epoch + 1, 0
+    def count_step(self, num_images: int, seconds: float, *, skipped: bool) -> None:
+        self.step += 1
+        self.steps += 1
+        self.skipped_steps += skipped
+        self.schedule_step += not skipped
+        self.images += num_images
+        self.train_seconds += seconds
+
+    def end_epoch(self, seconds: float) -> None:
+        """Closes the running sums and begins the next epoch."""
+        self.train_loss = self.loss_sum / self.weight_sum
+        self.images_in_all += self.images
+        self.train_seconds_in_all += self.train_seconds
+        self.seconds += seconds
+        self.epoch, self.step, self.images = self.epoch + 1, 0, 0
         self.loss_sum = self.weight_sum = self.train_seconds = 0.0
-        self.images = 0
+
+    @property
+    def images_per_s(self) -> float:
+        """Training pictures a second, over all epochs done, validation not counted."""
+        return self.images_in_all / self.train_seconds_in_all if self.train_seconds_in_all else 0.0

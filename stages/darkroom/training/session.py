@@ -10,22 +10,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from darkroom.errors import UserError
 from darkroom.training.augment import Normalizer
-from darkroom.training.averaging import Average
 from darkroom.training.batches import Batches, Cut, Pictures
 from darkroom.training.devices import autocast, choose_channels_last, choose_device, choose_precision
 from darkroom.training.freezing import has_batch_norm, open_backbone, train_mode
+from darkroom.training.limits import check_sizes
 from darkroom.training.losses import CrossEntropy, balanced_weights
-from darkroom.training.optimizers import build_optimizer, can_fuse, set_lr
 from darkroom.training.order import Order, split_evenly
 from darkroom.training.progress import Progress
 from darkroom.training.randomness import Purpose, torch_seed
 from darkroom.training.recipe import Augmentation, Recipe
 from darkroom.training.records import Diverged, EpochRecord, Outcome, StepRecord
-from darkroom.training.schedules import Schedule
+from darkroom.training.updates import Updates
 from darkroom.training.validation import fit_temperature, scores, validation_logits
 
 
@@ -53,7 +50,7 @@ class Session:
         `mean` and `std` are a channel's, of pixels scaled to 0..1. Raises UserError where the device is not here, or
         where batch norm would see single pictures.
         """
-        check_sizes(network, recipe, len(train.labels))
+        check_sizes(network, recipe, num_train=len(train.labels), num_val=len(val.labels))
         self.recipe = recipe
         self.device = choose_device(recipe.device)
         self.precision = choose_precision(recipe.precision, self.device)
@@ -68,13 +65,10 @@ class Session:
         )
         balanced = balanced_weights(train.labels, num_classes) if recipe.class_weights == "balanced" else None
         self.loss = CrossEntropy(recipe.label_smoothing, balanced, self.device)
-        self.schedule = Schedule.of(recipe, order.steps)
-        self.optimizer = build_optimizer(network, recipe, fused=can_fuse(network, self.precision))
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
-        self.average = Average(network, recipe.ema_decay) if recipe.ema_decay else None
-        self.smallest = 2 if has_batch_norm(network) else 1
+        self.updates = Updates(network, recipe, self.device, self.precision, order.steps)
         self.progress = Progress()
         self.best: dict[str, Tensor] | None = None
+        self._smallest = 2 if has_batch_norm(network) else 1
         self._unread: tuple[Tensor, float, int] | None = None
         self._clock = 0.0
 
@@ -102,84 +96,47 @@ class Session:
     def _step(self) -> StepRecord:
         progress = self.progress
         cut = self.batches.cut(progress.epoch, progress.step)
-        lr = self.schedule.at(progress.schedule_step, progress.reductions)
-        set_lr(self.optimizer, lr)
         weight = self.loss.weight(cut)
+        self.updates.begin(progress.schedule_step, progress.reductions)
         loss = self._backward(cut, weight)
-        norm = self._clip()
-        skipped = self._update()
+        norm, skipped = self.updates.finish()
         # of the step before: read only now, when the device has this step to work on meanwhile
         self._read_loss()
         self._stop_if_diverged()
-        progress.step += 1
-        progress.steps += 1
-        progress.images += len(cut)
-        progress.train_seconds += self._lap()
+        progress.count_step(len(cut), self._lap(), skipped=skipped)
         self._unread = (loss, weight, progress.steps)
-        return StepRecord(progress.steps, progress.epoch + 1, lr, len(cut), skipped, loss, norm)
+        return StepRecord(progress.steps, progress.epoch + 1, self.updates.lr, len(cut), skipped, loss, norm)
 
     def _backward(self, cut: Cut, weight: float) -> Tensor:
         """Gradients of the whole step, a micro-batch at a time; its loss, on the device."""
-        self.optimizer.zero_grad()
         total = torch.zeros((), device=self.device)
         position = (self.recipe.seed, Purpose.NETWORK, self.progress.epoch, self.progress.step)
-        parts = max(min(self.recipe.accumulate, len(cut) // self.smallest), 1)
+        # a short last batch may be too short for all micro-batches
+        parts = max(min(self.recipe.accumulate, len(cut) // self._smallest), 1)
         for micro, rows in enumerate(split_evenly(len(cut), parts)):
             batch = self.batches.load(cut, rows)
             torch.manual_seed(torch_seed(*position, micro))
             with autocast(self.device, self.precision):
                 logits = self.network(batch.images)
             loss = self.loss(logits, batch) / weight
-            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]  # torch's
+            self.updates.backward(loss)
             total += loss.detach()
         return total
-
-    def _clip(self) -> Tensor:
-        """Unscales the gradient, clips it where asked, and returns its norm before that, on the device."""
-        self.scaler.unscale_(self.optimizer)
-        trained = [parameter for parameter in self.network.parameters() if parameter.grad is not None]
-        norm = get_total_norm([parameter.grad for parameter in trained if parameter.grad is not None])
-        if self.recipe.clip_norm:
-            clip_grads_with_norm_(trained, self.recipe.clip_norm, norm)
-        return norm
-
-    def _update(self) -> bool:
-        """Steps the optimizer; whether fp16's overflow skipped it. Schedule and average go on only when it stepped."""
-        scale = self.scaler.get_scale()  # device sync in fp16, as the two below; otherwise none
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        skipped = self.scaler.get_scale() < scale
-        if skipped:
-            self.progress.skipped_steps += 1
-            return True
-        self.progress.schedule_step += 1
-        if self.average:
-            self.average.update(self.network)
-        return False
 
     def _end_epoch(self) -> EpochRecord:
         progress = self.progress
         progress.train_seconds += self._lap()
-        logits = self._validate(self._current_weights(), self.precision)
-        accuracy, loss = scores(logits, self.val.labels)
-        seconds = progress.train_seconds + self._lap()
+        accuracy, loss = scores(self._validate(self.updates.weights, self.precision), self.val.labels)
         speed = progress.images / progress.train_seconds
-        progress.train_loss = progress.loss_sum / progress.weight_sum
-        progress.images_in_all += progress.images
-        progress.train_seconds_in_all += progress.train_seconds
-        progress.seconds += seconds
-        progress.begin_epoch()
+        seconds = progress.train_seconds + self._lap()
+        progress.end_epoch(seconds)
         is_best = progress.judge(accuracy, loss, self.recipe)
         if is_best:
-            self.best = {key: value.detach().clone() for key, value in self._current_weights().items()}
-        lr = float(self.optimizer.param_groups[0]["lr"])
+            self.best = {key: value.detach().clone() for key, value in self.updates.weights.items()}
         return EpochRecord(
-            progress.epoch, progress.steps, progress.train_loss, loss, accuracy, lr, speed, seconds,
+            progress.epoch, progress.steps, progress.train_loss, loss, accuracy, self.updates.lr, speed, seconds,
             progress.skipped_steps, is_best,
         )  # fmt: skip
-
-    def _current_weights(self) -> dict[str, Tensor]:
-        return self.average.weights if self.average else self.network.state_dict()
 
     def _validate(self, weights: dict[str, Tensor], precision: str) -> Tensor:
         return validation_logits(
@@ -204,38 +161,26 @@ class Session:
     def state_dict(self) -> dict[str, Any]:
         """Everything that shapes the rest of the training, copied. Valid between two records."""
         self._read_loss()
-        state = {
-            "network": self.network.state_dict(),
-            "average": self.average.state_dict() if self.average else None,
-            "optimizer": self.optimizer.state_dict(),
-            "scaler": self.scaler.state_dict(),
-            "progress": asdict(self.progress),
-            "best": self.best,
-        }
-        return copy.deepcopy(state)
+        return copy.deepcopy({**self.updates.state_dict(), "progress": asdict(self.progress), "best": self.best})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Puts a stored state back, into a session built from the same arguments."""
-        self.network.load_state_dict(state["network"])
-        if self.average:
-            self.average.load_state_dict(state["average"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
+        self.updates.load_state_dict(state)
         self.progress = Progress(**state["progress"])
         best = state["best"]
         self.best = None if best is None else {key: value.to(self.device) for key, value in best.items()}
         self._unread = None
 
     def result(self) -> Outcome:
-        """The chosen weights, scored and calibrated in float32 as they leave. After divergence: the best so far.
+        """The chosen weights, scored and calibrated in float32, as they leave. After divergence: the best so far.
 
         Raises Diverged where it diverged before an epoch ended well.
         """
         progress = self.progress
-        takes_best = (self.recipe.keep == "best" or progress.diverged_step > 0) and self.best is not None
-        if not takes_best:
+        if self.best is None:
             self._stop_if_diverged()
-        weights = self.best if takes_best and self.best is not None else self._current_weights()
+        takes_best = self.best is not None and (self.recipe.keep == "best" or progress.diverged_step > 0)
+        weights = self.best if takes_best and self.best else self.updates.weights
         logits = self._validate(weights, "fp32")
         accuracy, loss = scores(logits, self.val.labels)
         return Outcome(
@@ -250,7 +195,7 @@ class Session:
             steps=progress.steps,
             skipped_steps=progress.skipped_steps,
             train_loss=progress.train_loss,
-            images_per_s=progress.images_in_all / max(progress.train_seconds_in_all, 1e-9),
+            images_per_s=progress.images_per_s,
             seconds=progress.seconds,
             stopped_early=progress.stopped_early,
             num_parameters=sum(parameter.numel() for parameter in self.network.parameters()),
@@ -258,21 +203,4 @@ class Session:
             device=str(self.device),
             threads=torch.get_num_threads(),
             channels_last=self.channels_last,
-        )
-
-
-def check_sizes(network: nn.Module, recipe: Recipe, num_images: int) -> None:
-    """Raises UserError where there is nothing to train on, or where batch norm would see one picture at a time."""
-    if num_images == 0:
-        raise UserError("data: there are no training pictures: lower data.val_fraction or data.test_fraction")
-    if not has_batch_norm(network):
-        return
-    if num_images == 1:
-        raise UserError(f"data: 1 training picture is too few for batch norm (train.batch_size: {recipe.batch_size})")
-    if recipe.batch_size == 1:
-        raise UserError("train.batch_size: 1 is too small for a network with batch norm (at least 2)")
-    if recipe.batch_size // recipe.accumulate < 2:
-        raise UserError(
-            f"train.accumulate: {recipe.accumulate} leaves single pictures of train.batch_size: {recipe.batch_size}, "
-            f"too few for batch norm (at most {recipe.batch_size // 2})"
         )
