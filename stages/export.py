@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from darkroom.packed import PackedSet
     from darkroom.params import Export
     from darkroom.tracking.runs import StageRun
+    from darkroom.tracking.store import Store
 
 KEYS: tuple[str, ...] = ("export",)
 
@@ -30,13 +31,8 @@ def main() -> None:
 
     packed = open_packed(Path("data/packed"))
     saved = load_model(Path("models/model.pt"))
-    packed.check_same(saved.data_sha256)  # before the run is touched
-    values = flatten({"export": params.export.model_dump()})
     store = open_store(params.tracking, root())
-    with store.join("export", values, run_id=saved.run_id, model_sha256=saved.model_sha256) as run:
-        numbers = export(
-            packed, saved, export=params.export, run=run, out=Path("export"), metrics=Path("metrics/export.json")
-        )
+    numbers = export(packed, saved, export=params.export, store=store, out=Path())
     for name in params.export.formats:
         found = numbers[name]
         say(
@@ -44,44 +40,45 @@ def main() -> None:
             f"{found['latency_ms_batch_1']:.2f} ms a picture, {found['bytes'] / 1e6:.1f} MB"
         )
     say("wrote export, metrics/export.json; next: dvc repro report")
-    say(run.farewell())
+    say(store.farewell(numbers["mlflow_run_id"]))
 
 
-def export(
-    packed: PackedSet, saved: SavedModel, *, export: Export, run: StageRun, out: Path, metrics: Path
-) -> dict[str, Any]:
-    """Writes `saved` in each of the formats into the folder `out`, whole or not at all, and records them in `run`.
+def export(packed: PackedSet, saved: SavedModel, *, export: Export, store: Store, out: Path) -> dict[str, Any]:
+    """Writes `saved` in each of the formats into the folder `out`/export, whole or not at all, and records the run.
 
     Each file is loaded back as its users load it and compared with PyTorch, fp32 on the CPU, on test pictures of
-    `packed`, the model's own data. Raises UserError where one differs beyond `export.tolerance`.
+    `packed`. Gives what metrics/export.json holds. Raises UserError where a file differs beyond `export.tolerance`, and
+    where `packed` is not what the model was trained on.
     """
     from darkroom.exporting.formats import FORMATS
     from darkroom.exporting.measuring import measure, parity_pictures
     from darkroom.exporting.source import source_of
     from darkroom.files import write_json, written_folder
 
-    assert packed.meta.sha256 == saved.data_sha256, "see PackedSet.check_same"
-    source = source_of(saved, opset=export.opset)
+    packed.check_same(saved.data_sha256)
     pictures = parity_pictures(packed, export.parity_images)
-    with written_folder(out) as folder:
-        for name in export.formats:
-            FORMATS[name].write(folder / FORMATS[name].file, source)
-        numbers = measure(
-            folder, source, export.formats, pictures, tolerance=export.tolerance, turns=export.timing_runs
-        )
-    numbers |= {"model_sha256": saved.model_sha256, "mlflow_run_id": run.run_id}
-    write_json(metrics, numbers)
-    _record(run, numbers, out=out, metrics=metrics)
+    values = flatten({"export": export.model_dump()})
+    with store.join("export", values, run_id=saved.run_id, model_sha256=saved.model_sha256) as run:
+        source = source_of(saved, opset=export.opset)
+        with written_folder(out / "export") as folder:
+            for name in export.formats:
+                FORMATS[name].write(folder / FORMATS[name].file, source)
+            numbers = measure(
+                folder, source, export.formats, pictures, tolerance=export.tolerance, turns=export.timing_runs
+            )
+        numbers |= {"model_sha256": saved.model_sha256, "mlflow_run_id": run.run_id}
+        write_json(out / "metrics/export.json", numbers)
+        _record(run, numbers, out)
     return numbers
 
 
-def _record(run: StageRun, numbers: dict[str, Any], *, out: Path, metrics: Path) -> None:
+def _record(run: StageRun, numbers: dict[str, Any], out: Path) -> None:
     """A format's numbers as onnx_max_difference, onnx_latency_ms_batch_1 …, PyTorch's as pytorch_latency_ms_batch_1 …"""
     for name, measured in numbers.items():
         if isinstance(measured, dict):
             run.metrics({f"{name}_{key}": number for key, number in measured.items()})
-    run.artifact(metrics, "metrics")
-    run.artifacts(out, "export")
+    run.artifact(out / "metrics/export.json", "metrics")
+    run.artifacts(out / "export", "export")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -72,14 +73,25 @@ def fit_digits(packed: PackedSet, name: str = "resnet", *, steps: int = 40, drop
     )
 
 
-class RunSpy:
-    """Stands in for a StageRun: keeps what it is given."""
+class StoreSpy:
+    """Stands in for a store and its one run: keeps what it is given."""
 
     run_id = "1" * 32
 
     def __init__(self) -> None:
+        self.joined: dict[str, Any] = {}
         self.numbers: dict[str, float] = {}
         self.files: list[str] = []
+
+    def join(self, stage: str, values: Mapping[str, Any], *, run_id: str, model_sha256: str) -> Self:
+        self.joined = {"stage": stage, "values": dict(values), "run_id": run_id, "model_sha256": model_sha256}
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
 
     def metrics(self, numbers: Mapping[str, float], step: int | None = None) -> None:
         self.numbers |= numbers

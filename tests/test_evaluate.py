@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from sklearn.metrics import accuracy_score, f1_score
 
-from conftest import REPOSITORY
+from pipelines import REPOSITORY
 from darkroom.errors import UserError
 from darkroom.evaluation.inference import device_like, logits_of
 from darkroom.evaluation.pictures import confusion_picture, mistakes_picture
@@ -27,8 +27,8 @@ from darkroom.evaluation.predictions import Predictions, predictions_table
 from darkroom.models import SavedModel, save_model
 from darkroom.packed import PackedSet
 from darkroom.params import Params, read_params
-from darkroom.tracking.runs import StageRun
-from digits import RunSpy, fit_digits, pack_digits
+from darkroom.tracking.store import Store
+from digits import StoreSpy, fit_digits, pack_digits
 from evaluate import evaluate
 
 
@@ -44,17 +44,10 @@ def saved(packed: PackedSet) -> SavedModel:
 
 def run_stage(
     packed: PackedSet, saved: SavedModel, params: Params, folder: Path, **changes: int
-) -> tuple[dict[str, Any], RunSpy]:
-    spy = RunSpy()
-    numbers = evaluate(
-        packed,
-        saved,
-        evaluate=params.evaluate.model_copy(update=changes),
-        run=cast(StageRun, spy),
-        metrics=folder / "metrics/test.json",
-        plots=folder / "plots/evaluation",
-        reports=folder / "reports/evaluation",
-    )
+) -> tuple[dict[str, Any], StoreSpy]:
+    spy = StoreSpy()
+    changed = params.evaluate.model_copy(update=changes)
+    numbers = evaluate(packed, saved, evaluate=changed, store=cast(Store, spy), out=folder)
     return numbers, spy
 
 
@@ -128,8 +121,14 @@ def test_plots_are_what_dvc_draws(done: Any) -> None:
             assert picture.width > 300
 
 
-def test_everything_goes_into_the_run(done: Any) -> None:
+def test_everything_goes_into_the_run(done: Any, saved: SavedModel) -> None:
     _, numbers, spy = done
+    assert spy.joined == {
+        "stage": "evaluate",
+        "values": {"evaluate.batch_size": 512, "evaluate.mistakes": 25},
+        "run_id": saved.run_id,
+        "model_sha256": saved.model_sha256,
+    }
     assert spy.numbers["test_accuracy"] == numbers["accuracy"]
     assert spy.numbers["test_top5_accuracy"] == numbers["top5_accuracy"]
     assert np.mean([spy.numbers[f"test_f1/{i}"] for i in range(10)]) == pytest.approx(numbers["macro_f1"])
@@ -243,7 +242,6 @@ def test_script_refuses_a_model_of_other_data(packed: PackedSet, saved: SavedMod
     assert "data/packed holds other data" in done.stderr
     assert "run dvc repro" in done.stderr
     assert not (tmp_path / "metrics").exists()
-    assert not (tmp_path / "mlflow.db").exists()
 
 
 @pytest.mark.parametrize(

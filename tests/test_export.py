@@ -22,7 +22,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from conftest import REPOSITORY
+from pipelines import REPOSITORY
 from darkroom.errors import UserError
 from darkroom.exporting import formats, onnx_file
 from darkroom.exporting.description import Description
@@ -32,8 +32,8 @@ from darkroom.exporting.timing import median_latencies
 from darkroom.models import SavedModel, save_model
 from darkroom.packed import PackedSet
 from darkroom.params import Export, read_params
-from darkroom.tracking.runs import StageRun
-from digits import RunSpy, fit_digits, pack_digits
+from darkroom.tracking.store import Store
+from digits import StoreSpy, fit_digits, pack_digits
 from export import export
 
 FILES = {"onnx": "model.onnx", "torchscript": "model.ts", "torch_export": "model.pt2"}
@@ -53,16 +53,9 @@ def settings(**changes: Any) -> Export:
     return read_params(REPOSITORY / "params.yaml").export.model_copy(update={"timing_runs": 3, **changes})
 
 
-def run_stage(packed: PackedSet, saved: SavedModel, folder: Path, **changes: Any) -> tuple[dict[str, Any], RunSpy]:
-    spy = RunSpy()
-    numbers = export(
-        packed,
-        saved,
-        export=settings(**changes),
-        run=cast(StageRun, spy),
-        out=folder / "export",
-        metrics=folder / "metrics/export.json",
-    )
+def run_stage(packed: PackedSet, saved: SavedModel, folder: Path, **changes: Any) -> tuple[dict[str, Any], StoreSpy]:
+    spy = StoreSpy()
+    numbers = export(packed, saved, export=settings(**changes), store=cast(Store, spy), out=folder)
     return numbers, spy
 
 
@@ -115,6 +108,8 @@ def test_metrics_hold_each_formats_numbers(done: Any, saved: SavedModel) -> None
     assert numbers["pytorch"].keys() == {"latency_ms_batch_1", "latency_ms_batch_64"}
     assert (numbers["num_images"], numbers["threads"]) == (128, torch.get_num_threads())
     assert (numbers["model_sha256"], numbers["mlflow_run_id"]) == (saved.model_sha256, spy.run_id)
+    assert (spy.joined["stage"], spy.joined["run_id"]) == ("export", saved.run_id)
+    assert spy.joined["values"]["export.opset"] == 18
     assert set(spy.files) == {"metrics/export.json", *(f"export/{file}" for file in FILES.values())}
 
 
@@ -160,31 +155,32 @@ def as_texts(content: str | bytes) -> dict[str, str]:
 
 
 def test_same_bytes_from_any_folder_and_no_path_inside(saved: SavedModel, tmp_path: Path) -> None:
-    """Exported by two copies of the code at different paths, in two processes with different hash seeds."""
+    """Written by two copies of the code at different paths, in two processes with different hash seeds."""
     places = [tmp_path / "one", tmp_path / "another clone, elsewhere"]
     for place in places:
-        for part in ("stages", "tests"):
-            shutil.copytree(REPOSITORY / part, place / part, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(REPOSITORY / "params.yaml", place)
+        shutil.copytree(REPOSITORY / "stages", place / "stages", ignore=shutil.ignore_patterns("__pycache__"))
         save_model(place / "model.pt", saved)
-        (place / "again.py").write_text(AGAIN)
+        (place / "write.py").write_text(WRITE)
         environment = os.environ | {"PYTHONHASHSEED": "random"}
-        subprocess.run([sys.executable, "again.py"], cwd=place, check=True, env=environment)
-    one, other = (place / "export" for place in places)
-    marks = [str(Path.home()), str(REPOSITORY), str(tmp_path), "site-packages", "stages/darkroom", ".py(", "again.py"]
+        subprocess.run([sys.executable, "write.py"], cwd=place, check=True, env=environment)
+    one, other = places
+    marks = [str(Path.home()), str(REPOSITORY), str(tmp_path), "site-packages", "stages/darkroom", ".py(", "write.py"]
     for name in FILES.values():
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
         for content in contents(one / name):
             assert not [mark for mark in marks if mark.encode() in content], name
 
 
-AGAIN = """
+WRITE = """
 import sys
-sys.path[:0] = ["stages", "tests"]
+sys.path.insert(0, "stages")
 from pathlib import Path
-import digits, test_export
+from darkroom.exporting.formats import FORMATS
+from darkroom.exporting.source import source_of
 from darkroom.models import load_model
-test_export.run_stage(digits.pack_digits(Path("packed")), load_model(Path("model.pt")), Path())
+source = source_of(load_model(Path("model.pt")), opset=18)
+for format in FORMATS.values():
+    format.write(Path(format.file), source)
 """
 
 
@@ -247,7 +243,7 @@ def test_a_wrong_answer_fails_naming_format_and_picture(
 
 
 def test_a_tolerance_below_rounding_fails(packed: PackedSet, saved: SavedModel, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"export\.tolerance allows 1e-12"):
+    with pytest.raises(UserError, match=r"export\.tolerance: 1e-12 allows less"):
         run_stage(packed, saved, tmp_path, tolerance=1e-12)
     assert not list(tmp_path.iterdir())
 

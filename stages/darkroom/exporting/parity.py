@@ -30,6 +30,8 @@ class Agreement:
     """place, among those compared, of the picture with the largest difference"""
     batch_size: int
     """at which it was found"""
+    largest_logit: float
+    """of PyTorch's, by size: what a difference is to be seen beside"""
 
 
 def agreement(run: Run, images: NDArray[np.uint8], reference: NDArray[np.float32], temperature: float) -> Agreement:
@@ -42,7 +44,13 @@ def agreement(run: Run, images: NDArray[np.uint8], reference: NDArray[np.float32
         differences.append(np.where(np.isfinite(distance), distance, np.inf))
         same &= logits.argmax(axis=1) == reference.argmax(axis=1)
     size, image = np.unravel_index(np.argmax(differences), (len(BATCH_SIZES), len(images)))
-    return Agreement(float(np.max(differences)), float(same.mean()), int(image), BATCH_SIZES[size])
+    return Agreement(
+        max_difference=float(np.max(differences)),
+        same_classes=float(same.mean()),
+        image=int(image),
+        batch_size=BATCH_SIZES[size],
+        largest_logit=float(np.abs(reference).max()),
+    )
 
 
 def check_agreement(name: str, found: Agreement, tolerance: float, places: Sequence[int]) -> None:
@@ -50,8 +58,8 @@ def check_agreement(name: str, found: Agreement, tolerance: float, places: Seque
     if found.max_difference > tolerance:
         raise UserError(
             f"{name} differs from PyTorch by {found.max_difference:.3g} in a logit of test picture "
-            f"{places[found.image]} (at batch size {found.batch_size}); export.tolerance allows {tolerance:g}. "
-            f"Raise export.tolerance if that is small beside the logits, or take {name} out of export.formats"
+            f"{places[found.image]} (at batch size {found.batch_size}, logits up to {found.largest_logit:.3g}); "
+            f"export.tolerance: {tolerance:g} allows less. Raise it if that difference is small beside the logits"
         )
 
 

@@ -1,7 +1,8 @@
 """TorchScript: traced and frozen, for LibTorch.
 
 torch.jit is deprecated, and LibTorch takes nothing else that pip's torch writes without a compiler. Its warnings are held
-back here, and only they.
+back here, and only they: those that it is deprecated, and those that a size becomes a constant of the graph. The height
+and width are constants; whether the batch stayed free is what the comparison with PyTorch shows.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MARKS = (".debug_pkl", ".data/serialization_id")
 
 def write_torchscript(path: Path, source: Source) -> None:
     content = io.BytesIO()
-    with _deprecated(), torch.no_grad():
+    with _quiet(), torch.no_grad():
         # No check by tracing twice: the file is compared with PyTorch as loaded back.
         traced = torch.jit.trace(source.module, source.example, check_trace=False)  # type: ignore[no-untyped-call]  # torch gives no types here
         frozen = torch.jit.freeze(traced)
@@ -35,7 +36,7 @@ def write_torchscript(path: Path, source: Source) -> None:
 
 
 def load_torchscript(path: Path, _threads: int) -> Run:
-    with _deprecated():
+    with _quiet():
         module = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]  # torch gives no types here
         return run_module(module)
 
@@ -53,7 +54,8 @@ def _without_marks(archive: io.BytesIO) -> bytes:
 
 
 @contextmanager
-def _deprecated() -> Iterator[None]:
+def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"`?torch\.jit\.\w+`? is (deprecated|not supported)")
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)
         yield

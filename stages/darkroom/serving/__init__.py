@@ -1,0 +1,1 @@
+"""An exported model at work on people's pictures, without torch."""
