@@ -72,9 +72,10 @@ def prepare(
         num_duplicates = duplicates.check_duplicates(
             found, ids, rows, name=manifest.name, allowed=on_duplicate == "allow"
         )
-        with written_folder(packed) as draft, written_folder(plots) as sheets:
+        with written_folder(packed) as draft:
             meta = packing.pack(found, rows, draft, name=manifest.name, resize=resize)
-            num_sheets = summary.draw_sheets(found, rows["train"], sheets)
+            with written_folder(plots) as sheets:
+                num_sheets = summary.draw_sheets(found, rows["train"], sheets)
     numbers = summary.metrics(meta, num_left_out=len(found.left_out), num_duplicates=num_duplicates)
     write_json(metrics, numbers)
     counts = ", ".join(f"{len(members):,} {split}" for split, members in rows.items())

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 import yaml
 
-from conftest import REPOSITORY
 from darkroom.errors import UserError
 from darkroom.sources import catalogue, transfer
 from download import KEYS, download
+from pipelines import REPOSITORY
 from published_archives import (
     Site,
     cifar10_files,
