@@ -89,7 +89,7 @@ class Fitting:
             "epoch_train_loss": record.train_loss,
             "val_loss": record.val_loss,
             "val_accuracy": record.val_accuracy,
-            "images_per_s": record.images_per_s,
+            "epoch_images_per_s": record.images_per_s,
             "skipped_steps": record.skipped_steps,
         }
         self.series.add(record.epoch, numbers)

@@ -38,8 +38,10 @@ class Trained:
         return cls(Outcome(**values["outcome"]), [EpochRecord(**each) for each in values["epochs"]], values["run_id"])
 
     def numbers(self) -> dict[str, Any]:
-        """The scores and counts, without the weights."""
-        return {key: value for key, value in vars(self.outcome).items() if key not in ("weights", "channels_last")}
+        """The scores and counts, without the weights; named as in the run, where train_loss is that of a step."""
+        named = {"train_loss": "epoch_train_loss"}
+        left_out = ("weights", "channels_last")
+        return {named.get(key, key): value for key, value in vars(self.outcome).items() if key not in left_out}
 
     def table(self) -> str:
         """The epochs as CSV, which `dvc plots` draws."""
