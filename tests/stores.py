@@ -43,8 +43,8 @@ def store_at(folder: Path, *, uri: str = "", experiment: str = "darkroom", **of_
     return open_store(tracking(uri=uri, experiment=experiment), folder, lineage(folder, **of_lineage))
 
 
-def program(root: Path, body: str) -> list[str]:
-    """A command that runs `body` in a process of its own, with `store` open, as a stage's script would."""
+def program(root: Path, body: str, *, opened: bool = True) -> list[str]:
+    """A command that runs `body` in a process of its own as a stage's script would, with `store` open already."""
     start = (
         f"import sys; sys.path[:0] = [{str(STAGES)!r}, {str(Path(__file__).parent)!r}]\n"
         "from pathlib import Path; import os, signal, time\n"
@@ -53,7 +53,7 @@ def program(root: Path, body: str) -> list[str]:
         f"root = Path({str(root)!r})\n"
         "def main():\n"
         "    from darkroom.tracking import open_store\n"
-        "    store = open_store(tracking(), root, lineage(root))\n"
+        + ("    store = open_store(tracking(), root, lineage(root))\n" if opened else "")
     )
     return [sys.executable, "-c", start + "".join(f"    {line}\n" for line in body.splitlines()) + "enter(main)\n"]
 
@@ -85,7 +85,6 @@ def read(store: Store, run_id: str, name: str) -> str:
 
 @cache
 def _tables() -> Path:
-    import darkroom.tracking.opening  # noqa: F401 - sets MLflow up before it is imported
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     folder = Path(tempfile.mkdtemp())

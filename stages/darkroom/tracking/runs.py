@@ -58,6 +58,7 @@ class StageRun:
     def __enter__(self) -> Self:
         try:
             self._client.update_run(self.run_id, status="RUNNING")
+            self._forget_error()
             self.tags(machine.this_process() | {f"stage.{self._stage}": "running"})
             for part in chunks(params_of(self._values), PARAMS_A_CALL):
                 self._client.log_batch(self.run_id, params=part)
@@ -77,11 +78,11 @@ class StageRun:
         try:
             for series in self._series:
                 series.close(CLOSE_SECONDS if status == "FINISHED" else STOPPED_SECONDS)
-                self._metric_names |= series.names()
+                self._metric_names |= series.last_steps().keys()
             if self._monitor:
                 self._monitor.stop()
             if status == "FAILED" and not isinstance(error, UserError | None):
-                self.text("".join(traceback.format_exception(error)), f"errors/{self._stage}.txt")
+                self.text(masked("".join(traceback.format_exception(error))), f"errors/{self._stage}.txt")
             self.tags(owned_tags(self._stage, self._metric_names))
             self.tags({f"stage.{self._stage}": status.lower()} | ({"darkroom.error": why} if why else {}))
             self._client.set_terminated(self.run_id, status)
@@ -144,6 +145,12 @@ class StageRun:
     def farewell(self) -> str:
         """The command that shows the runs, and where this one is."""
         return self._store.farewell(self.run_id)
+
+    def _forget_error(self) -> None:
+        """What an earlier try of this stage ended with is no longer true."""
+        tags = self._client.get_run(self.run_id).data.tags
+        if "darkroom.error" in tags and tags.get(f"stage.{self._stage}") != "finished":
+            self._client.delete_tag(self.run_id, "darkroom.error")
 
     def _steps_to_show(self, numbers: Mapping[str, float]) -> dict[str, int]:
         known = last_steps(self._client, self.run_id)

@@ -67,7 +67,9 @@ class Series:
         self._client, self._run_id, self._shown = client, run_id, shown
         self._spool = Spool(spool)
         self._steps: dict[str, int] = {}
-        self._sent: Sent | None = None
+        self._scanned = 0
+        # asked now: a number logged later at the last step of a name must not pass for the points before it
+        self._sent = Sent(last_steps(client, run_id))
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
         self._abandoned = False
@@ -77,18 +79,15 @@ class Series:
     def add(self, step: int, numbers: Mapping[str, float]) -> None:
         """Keeps `numbers` for `step`: on disk at once, in the store within seconds."""
         self._spool.add(step, numbers)
-        for key in numbers:
-            self._steps[key] = step
         if self._thread is None:
             self._start()
 
     def last_steps(self) -> dict[str, int]:
-        """The last step of each name that was added, sent or not."""
+        """The last step of each name in the spool, sent or not."""
+        for point in read_points(self._spool.path, self._scanned):
+            self._steps |= dict.fromkeys(point.numbers, point.step)
+            self._scanned = point.end
         return {metric_name(key): step for key, step in self._steps.items()}
-
-    def names(self) -> set[str]:
-        """The metric names of all points in the spool that were added or sent."""
-        return self.last_steps().keys() | set(self._sent.names.values() if self._sent else ())
 
     def position(self) -> int:
         """The spool's length in bytes, for a checkpoint: all that was added lies before it."""
@@ -98,6 +97,7 @@ class Series:
         """Forgets the points after `position`; called before the first `add` of a resumed training."""
         assert self._thread is None, "cut comes before the first add"
         self._spool.cut(position)
+        self._steps, self._scanned = {}, 0
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Sends what is left; after `seconds` says where the unsent points lie, and goes on. Closing twice is fine."""
@@ -119,7 +119,7 @@ class Series:
         self._thread.start()
 
     def _unsent(self) -> bool:
-        return self._spool.position() > (self._sent.position if self._sent else 0)
+        return self._spool.position() > self._sent.position
 
     def _send_until_closed(self) -> None:
         pause = SEND_SECONDS
@@ -156,7 +156,6 @@ class Series:
         self._send(batch, end)
 
     def _send(self, batch: list[Metric], end: int) -> None:
-        assert self._sent is not None
         for part in chunks(batch, METRICS_A_CALL):
             self._patiently(partial(self._client.log_batch, self._run_id, metrics=part))
         self._sent.steps |= {metric.key: metric.step for metric in batch}
