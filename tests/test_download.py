@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,17 @@ def test_experiments_share_the_copy_below_the_root(
     fetch(root="..")
     assert content() == FILES
     assert not (copy / ".downloads").exists()
+
+
+def test_two_experiments_at_once_download_once(mnist: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    def experiment(name: str) -> dict[str, Any]:
+        return download(Path(name), name="mnist", source="", folder=Path("own"), root=Path.cwd())
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(experiment, ["first", "second"])
+    assert first == second
+    assert content("first") == content("second") == FILES
+    assert len(mnist.requests) == 4
 
 
 def test_a_copy_that_was_damaged_meanwhile_is_fetched_again(mnist: Site) -> None:

@@ -504,20 +504,34 @@ def test_yesterdays_set_stays_when_todays_is_refused(digits: Path) -> None:
     assert sorted(path.name for path in Path("data").iterdir()) == ["packed", "raw"]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no such limit there")
-def test_a_full_disk_is_an_error_and_leaves_nothing(digits: Path) -> None:
+def prepare_with_little_room(raw: str, limit: int) -> subprocess.CompletedProcess[str]:
     """With a real limit on what a file may hold, in a process of its own."""
     script = (
         "import resource; from pathlib import Path; from prepare import prepare\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))\n"
-        f"prepare(Path({str(digits)!r}), Path('data/packed'), metrics=Path('metrics/data.json'), "
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
+        f"prepare(Path({raw!r}), Path('data/packed'), metrics=Path('metrics/data.json'), "
         f"plots=Path('plots/data'), **{AS_SHIPPED!r})"
     )
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "stages")}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit there")
+def test_a_full_disk_is_an_error_and_leaves_nothing(digits: Path) -> None:
+    done = prepare_with_little_room(str(digits), 30_000)
     assert done.returncode == 1
     assert "UserError: data/packed: the file is too large" in done.stderr
     assert not [path for path in Path().rglob("*") if path.is_file()]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit there")
+def test_a_disk_that_is_full_of_decoded_pictures_is_named() -> None:
+    own_classes("cat", "dog")
+    bring("image_folder")
+    done = prepare_with_little_room("data/raw", 100_000)
+    assert done.returncode == 1
+    assert "images: the file is too large" in done.stderr
+    assert [path.name for path in Path("data").iterdir()] == ["raw"]
 
 
 # As a script

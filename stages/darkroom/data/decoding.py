@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darkroom.door import say
+from darkroom.files import disk_error
 from darkroom.pictures import BadPictureError
 
 BLOCK = 16
@@ -30,17 +31,20 @@ def draw(
 ) -> tuple[NDArray[np.uint8], dict[int, str]]:
     """read(0) … read(count - 1), each H×W×C as `shape` says, mapped from `scratch` as N×H×W×C without the bad ones.
 
-    Also returns why each bad one (its number) is bad. Pillow frees the interpreter while it decodes, so that threads
+    Also returns why each bad one (its number) is bad. Raises UserError on a full disk. Pillow frees the interpreter while it decodes, so that threads
     keep all cores busy. Written, not mapped, so that a full disk is an error and not the end of the process (SIGBUS).
     """
     faults: dict[int, str] = {}
-    with scratch.open("wb") as file:
-        for i, result in enumerate(_watched(_all(read, count), count)):
-            if isinstance(result, BadPictureError):
-                faults[i] = result.reason
-            else:
-                assert result.shape == shape, f"{result.shape} instead of {shape}"
-                file.write(result.tobytes())
+    try:
+        with scratch.open("wb") as file:
+            for i, result in enumerate(_watched(_all(read, count), count)):
+                if isinstance(result, BadPictureError):
+                    faults[i] = result.reason
+                else:
+                    assert result.shape == shape, f"{result.shape} instead of {shape}"
+                    file.write(result.tobytes())
+    except OSError as error:
+        raise disk_error(error, scratch) from error
     if len(faults) == count:
         return np.empty((0, *shape), np.uint8), faults
     return np.memmap(scratch, np.uint8, mode="r", shape=(count - len(faults), *shape)), faults
