@@ -343,13 +343,14 @@ def put(folder: str, files: dict[str, bytes]) -> None:
         path.write_bytes(file)
 
 
-@pytest.mark.parametrize("how", ["gz", "decoded", "dots", "torchvision", "repacked"])
+@pytest.mark.parametrize("how", ["gz", "decoded", "unpacked by the browser", "dots", "torchvision", "repacked"])
 def test_published_files_in_a_folder_are_used_however_they_are_packed(
     mnist: Site, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ways = {
         "gz": mnist.files,
         "decoded": FILES,
+        "unpacked by the browser": {f"{name}.gz": file for name, file in FILES.items()},
         "dots": {name.replace("-idx", ".idx"): file for name, file in FILES.items()},
         "torchvision": {f"MNIST/raw/{name}": file for name, file in (FILES | mnist.files).items()},
         "repacked": {f"{name}.gz": gzip.compress(file, 1) for name, file in FILES.items()},

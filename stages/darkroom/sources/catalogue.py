@@ -15,7 +15,7 @@ class Archive:
     """A file as it is published, and what is in it."""
 
     name: str
-    """at the address and in a local folder; its ending tells the container: .tar.gz, .gz, else none"""
+    """at the address and in a local folder"""
     contents: dict[str, str]
     """file name -> sha256 of its content"""
 

@@ -43,15 +43,21 @@ def _decode(archive: Path, wanted: Collection[str]) -> Iterator[tuple[str, Strea
     """The wanted files' names and contents. Nothing is ever written to a path that an archive names."""
     if archive.name.endswith(".tar.gz"):
         names = set(wanted)
-        with tarfile.open(archive, "r|gz") as tar:
+        with tarfile.open(archive, "r|*") as tar:
             for member in tar:
                 name = PurePosixPath(member.name).name
                 if name in names and (content := tar.extractfile(member)):
                     yield name, content
     else:
         (name,) = wanted
-        with gzip.open(archive) if archive.suffix == ".gz" else archive.open("rb") as opened:
+        with gzip.open(archive) if _is_gzipped(archive) else archive.open("rb") as opened:
             yield name, opened
+
+
+def _is_gzipped(archive: Path) -> bool:
+    """By the content: some browsers unpack a download, and leave its name."""
+    with archive.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
 
 
 def _write(stream: Stream, target: Path, expected: str, archive: Path) -> None:

@@ -31,6 +31,7 @@ def download(name: str, published: PublishedSet, source: str, store: Path) -> No
             say(f"{name}: the copy in {store} is whole")
         for archive in missing:
             _download_checked(archive, [base + archive.name for base in bases], store, published)
+        shutil.rmtree(store / "arriving", ignore_errors=True)  # what is left of other addresses
 
 
 def link(store: Path, published: PublishedSet, into: Path) -> None:

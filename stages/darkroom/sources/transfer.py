@@ -7,6 +7,7 @@ Where none arrive, the addresses are tried in turn, with growing pauses.
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Sequence
 from io import FileIO
@@ -51,7 +52,9 @@ def fetch(addresses: Sequence[str], target: Path) -> str:
     with requests.Session() as session:
         for attempt in range(ROUNDS):
             if attempt and willing:
-                time.sleep(FIRST_PAUSE * 2 ** (attempt - 1))
+                pause = FIRST_PAUSE * 2 ** (attempt - 1)
+                say(f"{willing[0]}: {faults[willing[0]]}; trying again in {pause:.0f} s")
+                time.sleep(pause)
             for address in list(willing):
                 try:
                     _fetch_from(session, address, target)
@@ -90,11 +93,8 @@ def _receive(session: requests.Session, address: str, part: Path) -> None:
             start = _start(response, done, part)
             length = response.headers.get("Content-Length")
             total = start + int(length) if length and length.isdigit() else None
-            say(
-                f"downloading {address}"
-                + (f" ({size(total)})" if total else "")
-                + (f" from {size(start)} on" if start else "")
-            )
+            of_size = f" ({size(total)})" if total else ""
+            say(f"downloading {address}{of_size}" + (f" from {size(start)} on" if start else ""))
             with _opened(part, start) as file, progress(part.name.split(".")[0], start, total) as arrived:
                 for chunk in response.raw.stream(CHUNK, decode_content=False):
                     _write(file, chunk, part)
@@ -108,9 +108,8 @@ def _start(response: requests.Response, done: int, part: Path) -> int:
     status = response.status_code
     if status == requests.codes.ok:
         return 0
-    if status == requests.codes.partial_content and response.headers.get("Content-Range", "").startswith(
-        f"bytes {done}-"
-    ):
+    brings = response.headers.get("Content-Range", "")
+    if status == requests.codes.partial_content and brings.startswith(f"bytes {done}-"):
         return done
     if status in (requests.codes.partial_content, requests.codes.requested_range_not_satisfiable):
         part.unlink(missing_ok=True)  # the file there is another one by now
@@ -149,5 +148,4 @@ def _reason(error: Exception) -> str:
         if not isinstance(inner, Exception):
             break
         error = inner
-    text = str(getattr(error, "strerror", None) or error)
-    return text.rpartition(": ")[2] if "object at 0x" in text else text
+    return re.sub(r"^(<.*?>|HTTPS?Connection\(.*?\)): ", "", str(error))
