@@ -1,9 +1,9 @@
 """Decodes, checks, splits and packs the pictures.
 
 Reads:  data/raw/
-Writes: data/packed/ (memory maps for each split, splits.json, meta.json), metrics/data.json, plots/data/ (contact sheets)
-Keys:   data.image_size, data.resize, data.channels, data.val_fraction, data.test_fraction, data.seed, data.on_bad_image,
-        data.on_duplicate
+Writes: data/packed/ (memory maps of each split, splits.json, meta.json), metrics/data.json, plots/data/ (contact sheets)
+Keys:   data.image_size, data.resize, data.channels, data.val_fraction, data.test_fraction, data.seed,
+        data.on_bad_image, data.on_duplicate
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def prepare(
     on_bad_image: str,
     on_duplicate: str,
 ) -> dict[str, Any]:
-    """Packs what download left in `raw`; returns what it writes to `metrics`. Raises UserError, and then writes nothing."""
+    """Packs what download left in `raw`; returns what `metrics` then holds. Raises UserError, and then writes nothing."""
     from darkroom.data import collection, duplicates, packing, splits, summary
     from darkroom.data.manifest import read_manifest
     from darkroom.files import write_json, written_folder

@@ -1,4 +1,4 @@
-"""Small sets in the published formats, as the real ones are packed, and a web server that gives them away, or fails to."""
+"""Small sets in the published formats, packed as the real ones are, and a web server that gives them, or fails to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""download and prepare as DVC runs them: own pictures in the workspace and in a temporary experiment, earlier results."""
+"""download and prepare as DVC runs them: earlier results, own pictures, a temporary experiment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OWN = ["-S", "data.name=image_folder", "-S", "data.folder=data/own/pets"]
 
 @pytest.fixture(scope="module")
 def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    """A clone with the two stages alone, the digits prepared, and two classes of own pictures that nothing tracks yet."""
+    """A clone with the two stages alone, the digits prepared, and own pictures that nothing tracks yet."""
     pipeline = clone(tmp_path_factory.mktemp("data") / "darkroom")
     stages = parse_yaml((pipeline.folder / "dvc.yaml").read_text())["stages"]
     both = {"stages": {name: stages[name] for name in ("download", "prepare")}}

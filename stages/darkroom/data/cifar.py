@@ -1,4 +1,4 @@
-"""CIFAR's batches: pickles of Python 2, read with an unpickler that can make numbers, texts and arrays, and nothing else."""
+"""CIFAR's batches: pickles of Python 2, read with an unpickler that makes numbers, texts and arrays alone."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from darkroom.data.known import KNOWN
 from darkroom.data.layout import read_layout
 from darkroom.data.manifest import Manifest, check_content
 from darkroom.door import say
-from darkroom.errors import UserError
+from darkroom.errors import UserError, some_of
 from darkroom.files import sha256_bytes
 from darkroom.packed import SPLITS, SplitName
 from darkroom.pictures import fit, read_picture
@@ -142,6 +142,6 @@ def check_classes(collection: Collection) -> None:
         present = {int(label) for label, own in zip(collection.labels, collection.splits, strict=True) if own == split}
         absent = [name for label, name in enumerate(collection.classes) if label not in present]
         if split == "train" and absent:
-            raise UserError(f"no picture to train on for {', '.join(absent)}: add some, or remove the folder")
+            raise UserError(f"no picture to train on for {some_of(absent)}: add some, or remove the folder")
         if present and absent:
-            say(f"{split} has no picture of {', '.join(absent)}: labels stay those of train")
+            say(f"{split} has no picture of {some_of(absent)}: labels stay those of train")

@@ -29,10 +29,10 @@ T = TypeVar("T")
 def draw(
     read: Callable[[int], NDArray[np.uint8]], count: int, shape: tuple[int, int, int], scratch: Path
 ) -> tuple[NDArray[np.uint8], dict[int, str]]:
-    """read(0) … read(count - 1), each H×W×C as `shape` says, mapped from `scratch` as N×H×W×C without the bad ones.
+    """read(0) … read(count - 1), each H×W×C as `shape` says, mapped from `scratch` as N×H×W×C, less the bad ones.
 
-    Also returns why each bad one (its number) is bad. Raises UserError on a full disk. Pillow frees the interpreter while it decodes, so that threads
-    keep all cores busy. Written, not mapped, so that a full disk is an error and not the end of the process (SIGBUS).
+    Also returns why each bad one (its number) is bad. Pillow frees the interpreter while it decodes: threads keep all
+    cores busy. Written, not mapped, so that a full disk is a UserError and not the end of the process (SIGBUS).
     """
     faults: dict[int, str] = {}
     try:

@@ -55,7 +55,7 @@ def read_digits(path: Path) -> Labelled:
 
 
 def read_svhn(path: Path) -> Labelled:
-    """SVHN's cropped digits: MATLAB arrays X, 32×32×3×N, and y, N×1, where 10 stands for the digit 0. Raises UserError."""
+    """SVHN's cropped digits: MATLAB arrays X, 32×32×3×N, and y, N×1, where 10 is the digit 0. Raises UserError."""
     import scipy.io  # only here: a third of a second
 
     try:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darkroom.door import say
-from darkroom.errors import UserError
+from darkroom.errors import UserError, some_of
 from darkroom.packed import SplitName
 
 SPLIT_FOLDERS: dict[str, SplitName] = {
@@ -24,8 +24,6 @@ SPLIT_FOLDERS: dict[str, SplitName] = {
     "testing": "test",
 }
 """folder names, in lower case, that mean a split where classes lie below them"""
-
-SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class _Entry:
 def read_layout(paths: Iterable[str], empty_folders: Iterable[str]) -> Layout:
     """Class and split of each picture, by its relative path (`cat/1.jpg`, `train/cat/x/1.jpg`).
 
-    `empty_folders`: folders of the first two levels without a picture. Raises UserError for folders that make no classes.
+    `empty_folders`: folders of the first two levels without a picture. Raises UserError where they make no classes.
     """
     ordered = sorted(paths)
     split_folders = _split_folders(ordered)
@@ -107,7 +105,7 @@ def _class_name(folder: str) -> str:
 def _say_loose(paths: list[str], entries: list[_Entry]) -> None:
     loose = sorted(set(paths) - {entry.path for entry in entries})
     if loose:
-        say(f"left out, in no class folder: {_some(loose)}")
+        say(f"left out, in no class folder: {some_of(loose)}")
 
 
 def _check_empty(empty_folders: Iterable[str], split_folders: dict[str, SplitName]) -> None:
@@ -119,21 +117,16 @@ def _check_empty(empty_folders: Iterable[str], split_folders: dict[str, SplitNam
         if is_class:
             empty.append(folder)
     if empty:
-        raise UserError(f"data.folder: no picture in {_some(empty)} (add some, or remove the folder)")
+        raise UserError(f"data.folder: no picture in {some_of(empty)} (add some, or remove the folder)")
 
 
 def _check_classes(entries: list[_Entry], classes: list[str]) -> None:
     unknown = {entry.name: entry for entry in entries if entry.name not in classes}
     if unknown:
-        named = _some([f"{entry.split}: {name}" for name, entry in sorted(unknown.items())])
-        raise UserError(f"data.folder: classes that train lacks: {named} (train has {_some(classes)})")
+        named = some_of([f"{entry.split}: {name}" for name, entry in sorted(unknown.items())])
+        raise UserError(f"data.folder: classes that train lacks: {named} (train has {some_of(classes)})")
     if len(classes) < 2:
         (only,) = classes or ["none"]
         deeper = any(entry.path.count("/") > 1 for entry in entries)
         hint = f"; if the classes lie below it, let data.folder end in /{only}" if deeper else ""
         raise UserError(f"data.folder: one class ({only}), at least two are needed: one folder each{hint}")
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more

@@ -1,6 +1,6 @@
 """Which pictures are held out: stratified, the same on every machine, and moving little when pictures are added.
 
-The choice is by a hash of each picture and the seed, not by a random generator whose stream may change with its version.
+The choice is by a hash of each picture and the seed, not by a random generator, whose stream may change with numpy.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darkroom.door import say
-from darkroom.errors import UserError
+from darkroom.errors import UserError, some_of
 from darkroom.packed import SPLITS, SplitName
-
-SHOWN = 5
 
 
 def split_rows(
@@ -40,7 +38,8 @@ def split_rows(
         if name not in own:
             if not fraction:
                 raise UserError(
-                    f"data.{name}_fraction: 0 leaves no {name} pictures, which evaluation needs (above 0, below 1; or bring a folder {name}/)"
+                    f"data.{name}_fraction: 0 leaves no {name} pictures, which evaluation needs "
+                    f"(above 0, below 1; or bring a folder {name}/)"
                 )
             pool = np.flatnonzero(splits == "train")
             held_out = hold_out(
@@ -51,7 +50,9 @@ def split_rows(
     rows: dict[SplitName, NDArray[np.int64]] = {name: np.flatnonzero(splits == name) for name in SPLITS}
     for name, members in rows.items():
         if not len(members):
-            raise UserError(f"no picture is left for {name}: no class has different ones to spare")
+            raise UserError(
+                f"no picture is left for {name}: a class needs three different ones, to train on, validate and test"
+            )
     return rows
 
 
@@ -96,5 +97,4 @@ def _say_too_small(
 ) -> None:
     small = [classes[label] for label in np.setdiff1d(labels, labels[held_out]).tolist()]
     if small:
-        more = f" and {len(small) - SHOWN:,} more" if len(small) > SHOWN else ""
-        say(f"too few pictures to hold any out for {name}: {', '.join(small[:SHOWN])}{more}")
+        say(f"too few pictures to hold any out for {name}: {some_of(small)}")

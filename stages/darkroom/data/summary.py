@@ -25,7 +25,7 @@ LARGEST = 96
 
 
 def metrics(meta: Meta, *, num_left_out: int, num_duplicates: int) -> dict[str, Any]:
-    """metrics/data.json. The counts a class are a list, which DVC's tables leave out: hundreds of columns help nobody."""
+    """metrics/data.json. The counts a class are a list, which DVC's tables leave out: columns by the hundred."""
     classes = [
         {"name": name, **{split: meta.counts[split][label] for split in SPLITS}}
         for label, name in enumerate(meta.classes)

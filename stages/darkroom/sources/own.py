@@ -14,12 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from darkroom.door import say
-from darkroom.errors import UserError
+from darkroom.errors import UserError, some_of
 from darkroom.filenames import is_litter, is_picture
 from darkroom.files import disk_error, sha256_file
-
-SHOWN = 5
-"""names in a line before it says how many more"""
 
 
 @dataclass(frozen=True)
@@ -35,11 +32,12 @@ class Found:
 
 
 def find(folder: Path) -> Found:
-    """The pictures below `folder`. Raises UserError where there are none, or none in a class folder, or a link is broken."""
+    """The pictures below `folder`. Raises UserError where none is in a class folder, or a link is broken."""
     found = _search(folder)
     if found.broken_links:
         raise UserError(
-            f"data.folder: {_some(found.broken_links)} in {folder}: links that lead nowhere (remove them, or bring back what they name)"
+            f"data.folder: {some_of(found.broken_links)} in {folder}: links that lead nowhere "
+            "(remove them, or bring back what they name)"
         )
     if not found.pictures:
         raise UserError(_nothing(folder, found))
@@ -84,17 +82,12 @@ def _is_note(inside: Path) -> bool:
 def _nothing(folder: Path, found: Found) -> str:
     loose = [name for name in found.left_out if is_picture(Path(name))]
     if loose:
-        problem = f"the pictures in {folder} lie in no class folder ({_some(loose)})"
+        problem = f"the pictures in {folder} lie in no class folder ({some_of(loose)})"
     elif found.left_out:
-        problem = f"{folder} holds no pictures but {_some(found.left_out)}"
+        problem = f"{folder} holds no pictures but {some_of(found.left_out)}"
     else:
         problem = f"{folder} holds no pictures"
     return f"data.folder: {problem}\nput them one folder a class, as in {folder}/cat/1.jpg, or name another data.folder"
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
 
 
 def copy(folder: Path, found: Found, into: Path) -> dict[str, str]:
@@ -104,7 +97,7 @@ def copy(folder: Path, found: Found, into: Path) -> dict[str, str]:
     caches read-only, change the originals.
     """
     if found.left_out:
-        say(f"left out, no pictures in a class folder: {_some(found.left_out)}")
+        say(f"left out, no pictures in a class folder: {some_of(found.left_out)}")
     for parent in sorted({Path(name).parent for name in found.pictures}):
         (into / parent).mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor() as pool:

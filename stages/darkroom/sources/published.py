@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from darkroom.door import say
-from darkroom.errors import UserError
+from darkroom.errors import UserError, some_of
 from darkroom.filenames import is_litter
 from darkroom.files import lock, sha256_file, written_whole
 from darkroom.sources.catalogue import Archive, PublishedSet, same_name
@@ -146,7 +146,7 @@ def _not_the_set(
         problem = f"{folder} holds a part of {name}, but not {archive.name}"
     else:
         entries = sorted(entry.name for entry in folder.iterdir() if not is_litter(entry.name))
-        problem = f"{folder} holds something else ({', '.join(entries[:4])}{', …' if len(entries) > 4 else ''})"
+        problem = f"{folder} holds something else ({some_of(entries)})"
     return (
         f"data.folder: {problem}\n{name} is {wanted}, or these unpacked: name a folder that holds them, "
         "or an empty one to download them; for your own pictures set data.name: image_folder"
