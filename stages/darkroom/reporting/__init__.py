@@ -1,0 +1,1 @@
+"""One page that tells what came out of a run."""

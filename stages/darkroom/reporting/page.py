@@ -1,0 +1,95 @@
+"""The page: results and parameters put into the template."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from darkroom.reporting.charts import Chart, line_chart
+from darkroom.reporting.results import Results, Row
+
+FEW_CLASSES = 30
+"""With more classes than this the page shows the worst ones, and the rest behind a fold."""
+MOST_SHEETS = 24
+"""Contact sheets in the page: each weighs some kilobytes."""
+LISTED = 10
+"""Confused pairs and mistakes that are listed."""
+
+
+def render(results: Results, parameters: Mapping[str, Mapping[str, Any]]) -> str:
+    """One self-contained HTML page; `parameters` by section. The same results give the same text."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"percent": percent, "number": number, "size": size, "duration": duration, "png": png}
+    return environment.get_template("page.html").render(
+        results=results,
+        parameters=parameters,
+        title=f"{parameters['model']['name']} on {parameters['data']['name']}",
+        charts=_charts(results),
+        num_mistakes=len(results.mistakes),
+        weakest=_weakest(results.per_class),
+        worst=sorted(results.per_class, key=lambda row: float(row["f1"] or 2))[:LISTED],
+        few_classes=FEW_CLASSES,
+        most_sheets=MOST_SHEETS,
+        listed=LISTED,
+    )
+
+
+def _charts(results: Results) -> list[Chart]:
+    """Loss and accuracy by epoch, with the epoch whose weights became the model."""
+    epochs = [row["epoch"] or 0.0 for row in results.epochs]
+    if not epochs:
+        return []
+    columns = {name: [row.get(name) for row in results.epochs] for name in ("train_loss", "val_loss", "val_accuracy")}
+    mark = results.train.get("chosen_epoch")
+    losses = {"training": columns["train_loss"], "validation": columns["val_loss"]}
+    drawn = (
+        line_chart("Loss", "epoch", "mean loss", epochs, losses, mark),
+        line_chart("Accuracy", "epoch", "share right", epochs, {"validation": columns["val_accuracy"]}, mark),
+    )
+    return [chart for chart in drawn if chart]
+
+
+def _weakest(per_class: list[Row]) -> Row | None:
+    """The class with the lowest F1, among those that have pictures."""
+    scored = [row for row in per_class if row["f1"]]
+    return min(scored, key=lambda row: float(row["f1"])) if scored else None
+
+
+def percent(share: float | str | None, decimals: int = 2) -> str:
+    return "–" if share in (None, "") else f"{float(share):.{decimals}%}"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """For people: whole numbers and large ones with thin spaces between thousands, others with so many digits."""
+    if value is None:
+        return "–"
+    if isinstance(value, int) or abs(value) >= 1000:
+        return f"{value:,.0f}".replace(",", "\u202f")
+    return f"{value:.{digits}g}"
+
+
+def size(num_bytes: int) -> str:
+    power = next((power for power in range(3) if num_bytes < 1000 ** (power + 1)), 3)
+    return f"{num_bytes / 1000**power:.3g} {('bytes', 'kB', 'MB', 'GB')[power]}"
+
+
+def duration(seconds: float) -> str:
+    """90 s, 12 min, 3.4 h."""
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def png(content: bytes) -> str:
+    """The picture as a data URI."""
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}"

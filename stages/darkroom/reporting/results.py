@@ -1,0 +1,119 @@
+"""What the earlier stages wrote, read for the page."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from darkroom.errors import UserError
+from darkroom.files import missing, read_json
+
+NEEDED = {
+    "data": ("classes", "num_train", "num_val", "num_test", "sha256", "mean", "std", "image_size", "channels"),
+    "train": ("val_accuracy", "val_loss", "best_epoch", "epochs", "steps", "train_loss", "temperature", "images_per_s",
+              "seconds", "num_parameters", "precision", "device", "threads", "model_sha256", "mlflow_run_id"),
+    "test": ("accuracy", "macro_precision", "macro_recall", "macro_f1", "nll", "num_images", "model_sha256",
+             "mlflow_run_id"),
+    "export": ("pytorch", "num_images", "threads", "model_sha256", "mlflow_run_id"),
+}  # fmt: skip
+"""What the page shows of each file in metrics/."""
+
+MADE_BY = {
+    "data": "dvc repro prepare",
+    "train": "dvc repro train",
+    "test": "dvc repro evaluate",
+    "export": "dvc repro export",
+}
+
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that the page is made of. Numbers that were not finite are None."""
+
+    data: dict[str, Any]
+    train: dict[str, Any]
+    test: dict[str, Any]
+    export: dict[str, Any]
+    epochs: list[dict[str, float | None]]
+    """a row an epoch: epoch, train_loss, val_loss, val_accuracy …"""
+    per_class: list[Row]
+    mistakes: list[Row]
+    """the most confident first"""
+    confused: list[tuple[str, str, int]]
+    """actual class, predicted class, number of pictures; the most frequent first"""
+    confusion_picture: bytes
+    mistakes_picture: bytes
+    sheets: list[bytes]
+    """some pictures of each class, in the order of the classes"""
+
+    @property
+    def formats(self) -> dict[str, dict[str, Any]]:
+        """Of metrics/export.json what it says of each exported file, the fastest at batch 1 first."""
+        found = {name: value for name, value in self.export.items() if isinstance(value, dict) and name != "pytorch"}
+        return dict(sorted(found.items(), key=lambda item: float(item[1]["latency_ms_batch_1"])))
+
+
+def read_results(folder: Path) -> Results:
+    """The results below `folder`. Raises UserError for a missing or damaged file, and for files of different models."""
+    metrics = {name: _metrics(folder / f"metrics/{name}.json", name) for name in NEEDED}
+    _check_one_model(metrics)
+    evaluation = folder / "plots/evaluation"
+    return Results(
+        **metrics,
+        epochs=[_numbers(row) for row in _table(folder / "plots/training/epochs.csv", "train")],
+        per_class=_table(evaluation / "per_class.csv", "test"),
+        mistakes=_table(folder / "reports/evaluation/mistakes.csv", "test"),
+        confused=_confused(_table(evaluation / "confusion.csv", "test")),
+        confusion_picture=_bytes(evaluation / "confusion.png", "test"),
+        mistakes_picture=_bytes(evaluation / "mistakes.png", "test"),
+        sheets=_sheets(folder / "plots/data"),
+    )
+
+
+def _metrics(path: Path, name: str) -> dict[str, Any]:
+    values = read_json(path, MADE_BY[name])
+    absent = [key for key in NEEDED[name] if not isinstance(values, dict) or key not in values]
+    if absent:
+        raise UserError(f"{path} has no {absent[0]}: it is of another version; run {MADE_BY[name]}")
+    return dict(values)
+
+
+def _check_one_model(metrics: dict[str, dict[str, Any]]) -> None:
+    for name in ("test", "export"):
+        if metrics[name]["model_sha256"] != metrics["train"]["model_sha256"]:
+            raise UserError(f"metrics/{name}.json is of another model than metrics/train.json: run {MADE_BY[name]}")
+
+
+def _table(path: Path, name: str) -> list[Row]:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+    except FileNotFoundError:
+        raise missing(path, MADE_BY[name]) from None
+
+
+def _bytes(path: Path, name: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise missing(path, MADE_BY[name]) from None
+
+
+def _sheets(folder: Path) -> list[bytes]:
+    if not folder.is_dir():
+        raise missing(folder, MADE_BY["data"])
+    return [path.read_bytes() for path in sorted(folder.glob("*.png"))]
+
+
+def _numbers(row: Row) -> dict[str, float | None]:
+    return {name: float(text) if text else None for name, text in row.items()}
+
+
+def _confused(pairs: list[Row]) -> list[tuple[str, str, int]]:
+    counts = Counter((pair["actual"], pair["predicted"]) for pair in pairs if pair["actual"] != pair["predicted"])
+    return [(actual, predicted, count) for (actual, predicted), count in counts.most_common()]

@@ -1,0 +1,297 @@
+"""The report: one page that stands alone, says the right numbers, and is the same for the same results."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from io import BytesIO
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from conftest import REPOSITORY
+from darkroom.errors import UserError
+from darkroom.evaluation.pictures import confusion_picture, mistakes_picture
+from darkroom.evaluation.predictions import Predictions, confusion_table, mistakes_table, per_class_table
+from darkroom.evaluation.scores import scores
+from darkroom.files import write_bytes, write_json, write_text
+from darkroom.params import Params
+from darkroom.reporting.charts import line_chart, ticks
+from darkroom.reporting.page import duration, number, percent, size
+from darkroom.reporting.results import read_results
+from darkroom.tracking.store import Store
+from digits import StoreSpy
+from report import KEYS, report
+
+MODEL, DATA, RUN = "a" * 64, "b" * 64, "c" * 32
+CLASSES = ["ants & <b>bees</b>", "cats", 'd"ogs', "eels"]
+
+
+def write_project(folder: Path, *, classes: list[str] = CLASSES, wrong: int = 5) -> Path:
+    """What the stages before the report leave, for 200 test pictures of which `wrong` are taken for another class."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(len(classes), size=200)
+    logits = 4 * np.eye(len(classes), dtype=np.float32)[labels]
+    logits[:wrong] = np.roll(logits[:wrong], 1, axis=1)
+    predictions = Predictions.of(logits, labels, classes=classes, temperature=1)
+    found = scores(logits, labels)
+    images = rng.integers(256, size=(200, 8, 8, 1)).astype(np.uint8)
+    counts = [{"name": name, "train": 1000 + i, "val": 10, "test": 50} for i, name in enumerate(classes)]
+    write_json(folder / "metrics/data.json", {
+        "classes": counts, "num_train": 4006, "num_val": 40, "num_test": 200, "sha256": DATA, "mean": [0.3], "std": [0.4],
+        "image_size": 8, "channels": 1,
+    })  # fmt: skip
+    write_json(folder / "metrics/train.json", {
+        "val_accuracy": 0.975, "val_loss": 0.25, "best_epoch": 2, "chosen_epoch": 3, "epochs": 3, "steps": 90,
+        "train_loss": 0.5, "temperature": 1.1, "images_per_s": 1234.5, "seconds": 150.0, "num_parameters": 308074,
+        "precision": "bf16", "device": "cpu", "threads": 2, "model_sha256": MODEL, "mlflow_run_id": RUN,
+    })  # fmt: skip
+    write_json(folder / "metrics/test.json", {**found.metrics(), "model_sha256": MODEL, "mlflow_run_id": RUN})
+    latencies = {"latency_ms_batch_1": 0.25, "latency_ms_batch_64": 7.5}
+    onnx = {"max_difference": 1.7e-06, "same_classes": 1.0, "bytes": 1237257, **latencies}
+    write_json(folder / "metrics/export.json", {
+        "onnx": onnx, "pytorch": {name: 4 * value for name, value in latencies.items()}, "num_images": 128, "threads": 2,
+        "model_sha256": MODEL, "mlflow_run_id": RUN,
+    })  # fmt: skip
+    epochs = "epoch,train_loss,val_loss,val_accuracy\n1,2.0,1.5,0.5\n2,1.0,,0.9\n3,0.5,0.25,0.975\n"
+    write_text(folder / "plots/training/epochs.csv", epochs)
+    write_text(folder / "plots/evaluation/per_class.csv", per_class_table(found, classes))
+    write_text(folder / "plots/evaluation/confusion.csv", confusion_table(predictions))
+    write_text(folder / "reports/evaluation/mistakes.csv", mistakes_table(predictions))
+    write_bytes(folder / "plots/evaluation/confusion.png", confusion_picture(found.confusion, classes))
+    write_bytes(folder / "plots/evaluation/mistakes.png", mistakes_picture(predictions, images, 25))
+    content = BytesIO()
+    Image.new("L", (20, 20)).save(content, "PNG")
+    for i in range(len(classes)):
+        write_bytes(folder / f"plots/data/{i:03}.png", content.getvalue())
+    return folder
+
+
+class Page(HTMLParser):
+    """A page's text, tags and addresses; fails where a tag is not closed."""
+
+    VOID = {"meta", "img", "circle", "line", "polyline"}
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.words: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+        self.text = re.sub(r"[ \n]+", " ", " ".join(self.words))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or self.open[-1] != "style":
+            self.words.append(data)
+
+
+def write_page(folder: Path, params: Params) -> tuple[str, StoreSpy]:
+    spy = StoreSpy()
+    shown = {name: values for name, values in params.model_dump(exclude_none=True).items() if name in KEYS}
+    report(read_results(folder), shown, store=cast(Store, spy), out=folder)
+    return (folder / "reports/report.html").read_text(encoding="utf-8"), spy
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_project(tmp_path)
+
+
+def test_the_page_says_the_numbers(folder: Path, params: Params) -> None:
+    html, spy = write_page(folder, params)
+    text = Page(html).text
+    test = json.loads((folder / "metrics/test.json").read_text())
+    assert html.startswith("<!doctype html>")
+    assert "resnet on digits" in text
+    assert f"test accuracy {test['accuracy']:.2%}" in text
+    assert f"macro F1 {test['macro_f1']:.2%}" in text
+    assert "The model is right about 195 of 200 test pictures" in text
+    assert "onnx 1.24 MB 1.7e-06 100.00% 0.25 7.5" in text
+    assert "PyTorch itself – – – 1 30" in text
+    assert "4\u202f006 pictures for training, 40 for validation, 200 for the test" in text
+    assert "1\u202f234 pictures a second, 2 min" in text
+    assert "lr 0.1" in text
+    assert 'formats ["onnx", "torchscript", "torch_export"]' in text
+    for value in (MODEL, DATA, RUN):
+        assert value in text
+    assert spy.files == ["report/report.html"]
+    assert spy.joined == {"stage": "report", "values": {}, "run_id": RUN, "model_sha256": MODEL}
+
+
+def test_the_page_stands_alone(folder: Path, params: Params) -> None:
+    html, _ = write_page(folder, params)
+    page = Page(html)
+    assert "script" not in page.tags
+    assert "link" not in page.tags
+    assert len(page.addresses) == 2 + len(CLASSES)
+    for address in page.addresses:
+        head, content = address.split(",", 1)
+        assert head == "data:image/png;base64"
+        Image.open(BytesIO(base64.b64decode(content))).load()
+    assert not re.search(r"https?://|@import|url\(", html)
+    assert str(folder) not in html
+
+
+def test_class_names_are_text(folder: Path, params: Params) -> None:
+    html, _ = write_page(folder, params)
+    assert "<b>bees</b>" not in html
+    assert "ants & <b>bees</b>" in Page(html).text
+
+
+def test_the_same_results_give_the_same_bytes(folder: Path, tmp_path: Path, params: Params) -> None:
+    html, _ = write_page(folder, params)
+    again, _ = write_page(write_project(tmp_path / "elsewhere"), params)
+    assert html == again
+
+
+def test_curves_are_drawn_and_a_missing_value_is_a_gap(folder: Path, params: Params) -> None:
+    html, _ = write_page(folder, params)
+    assert Page(html).tags.count("svg") == 2
+    training, *validation = re.findall(r'<polyline points="([^"]+)"', html)[:3]
+    assert len(training.split()) == 3
+    assert [len(points.split()) for points in validation] == [1, 1]
+    assert "stroke-dasharray" in html
+
+
+def test_without_mistakes(tmp_path: Path, params: Params) -> None:
+    text = Page(write_page(write_project(tmp_path, wrong=0), params)[0]).text
+    assert "right about 200 of 200" in text
+    assert "Mistakes None." in text
+
+
+def test_many_classes_are_folded(tmp_path: Path, params: Params) -> None:
+    html, _ = write_page(write_project(tmp_path, classes=[f"class {i}" for i in range(120)]), params)
+    text = Page(html).text
+    assert "The 10 weakest of 120" in text
+    assert "All 120 classes" in text
+    assert "Some pictures of the first 24 classes" in text
+    assert len(Page(html).addresses) == 2 + 24
+
+
+def test_numbers_that_are_not_finite(folder: Path, params: Params) -> None:
+    for name in ("train", "test"):
+        path = folder / f"metrics/{name}.json"
+        values = json.loads(path.read_text())
+        write_json(path, values | dict.fromkeys(("nll", "val_loss", "train_loss", "images_per_s"), float("nan")))
+    write_text(folder / "plots/training/epochs.csv", "epoch,train_loss,val_loss,val_accuracy\n1,nan,nan,\n")
+    html, _ = write_page(folder, params)
+    assert "negative log-likelihood –" in Page(html).text
+    assert Page(html).tags.count("svg") == 0
+
+
+@pytest.mark.parametrize(
+    ("absent", "command"),
+    [
+        ("metrics/data.json", "dvc repro prepare"),
+        ("metrics/train.json", "dvc repro train"),
+        ("metrics/test.json", "dvc repro evaluate"),
+        ("metrics/export.json", "dvc repro export"),
+        ("plots/training/epochs.csv", "dvc repro train"),
+        ("plots/evaluation/per_class.csv", "dvc repro evaluate"),
+        ("plots/evaluation/confusion.png", "dvc repro evaluate"),
+        ("reports/evaluation/mistakes.csv", "dvc repro evaluate"),
+    ],
+)
+def test_what_is_missing_is_named_with_its_command(folder: Path, absent: str, command: str) -> None:
+    (folder / absent).unlink()
+    with pytest.raises(UserError, match=rf"{re.escape(absent)} is missing: run {command}$"):
+        read_results(folder)
+
+
+def test_results_of_different_models_are_refused(folder: Path) -> None:
+    path = folder / "metrics/export.json"
+    write_json(path, json.loads(path.read_text()) | {"model_sha256": "d" * 64})
+    with pytest.raises(
+        UserError, match="export.json is of another model than metrics/train.json: run dvc repro export"
+    ):
+        read_results(folder)
+
+
+def test_a_metrics_file_of_another_version_is_refused(folder: Path) -> None:
+    write_json(folder / "metrics/train.json", {"model_sha256": MODEL})
+    with pytest.raises(
+        UserError, match=r"train\.json has no val_accuracy: it is of another version; run dvc repro train"
+    ):
+        read_results(folder)
+
+
+def test_reading_and_rendering_need_neither_torch_nor_numpy(folder: Path) -> None:
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path\n"
+        "from darkroom.reporting.page import render\nfrom darkroom.reporting.results import read_results\n"
+        "page = render(read_results(Path(sys.argv[2])), {'model': {'name': 'mlp'}, 'data': {'name': 'digits'}})\n"
+        "assert 'mlp on digits' in page\n"
+        "print(sorted({'torch', 'numpy', 'matplotlib', 'pandas', 'mlflow', 'PIL'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, REPOSITORY / "stages", folder], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]),
+        (0.52, 2.3, [0.5, 1, 1.5, 2, 2.5]),
+        (1, 30, [0, 10, 20, 30]),
+        (0.991, 0.993, [0.991, 0.9915, 0.992, 0.9925, 0.993]),
+    ],
+)
+def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
+    assert ticks(low, high) == expected
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -3.0, 1e-9, 12345.0])
+def test_ticks_around_one_value(value: float) -> None:
+    found = ticks(value, value)
+    assert found[0] <= value <= found[-1]
+    assert len(found) >= 2
+
+
+def test_names_of_lines_keep_apart() -> None:
+    values: dict[str, list[Any]] = {"a": [1.0, 0.11], "b": [1.0, 0.10], "c": [1.0, 0.0]}
+    chart = line_chart("Loss", "epoch", "loss", [1.0, 2.0], values, None)
+    assert chart
+    heights = sorted(line.label_y for line in chart.lines)
+    assert all(later - earlier > 16.9 for earlier, later in pairwise(heights))
+    assert heights[-1] <= chart.bottom
+
+
+def test_one_epoch_is_a_chart() -> None:
+    chart = line_chart("Loss", "epoch", "loss", [1.0], {"a": [0.5]}, 1.0)
+    assert chart
+    assert chart.lines[0].end == (chart.left, chart.lines[0].label_y)
+
+
+def test_numbers_for_people() -> None:
+    assert [number(value) for value in (308074, 0.028592, 1.7e-06, None, 1234.5, 0)] == [
+        "308\u202f074", "0.02859", "1.7e-06", "–", "1\u202f234", "0",
+    ]  # fmt: skip
+    assert [size(value) for value in (999, 1237257, 83_000, 3 * 10**9)] == ["999 bytes", "1.24 MB", "83 kB", "3 GB"]
+    assert [duration(value) for value in (28.26, 150.0, 9000)] == ["28.3 s", "2 min", "2.5 h"]
+    assert [percent(value) for value in (0.993, "0.5", "", None)] == ["99.30%", "50.00%", "–", "–"]
