@@ -1,10 +1,12 @@
 """Brings the pictures in and checks them.
 
-Reads:  the network or a mirror (`data.source`), the folder `data.folder`, or the digits that scikit-learn brings along
-Writes: data/raw/, with manifest.json: each file's sha256, and where the files are from
-Keys:   data.name, data.source, data.folder
+Reads   data.folder
+Writes  data/raw
+Keys    data.name, data.source, data.folder
 
-Downloads are kept in <root>/.downloads/<name>/, which all experiments share, and checked there before they are linked.
+The pictures come from the web (the set's own address, or the mirror `data.source`), from the folder `data.folder`, or
+from scikit-learn, which brings the digits along. Downloads are kept in <root>/.downloads/<name>, which all experiments
+share, and checked there before they are linked. data/raw/manifest.json names each file with its sha256.
 """
 
 from __future__ import annotations

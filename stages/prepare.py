@@ -1,9 +1,11 @@
 """Decodes, checks, splits and packs the pictures.
 
-Reads:  data/raw/
-Writes: data/packed/ (memory maps of each split, splits.json, meta.json), metrics/data.json, plots/data/ (contact sheets)
-Keys:   data.image_size, data.resize, data.channels, data.val_fraction, data.test_fraction, data.seed,
+Reads   data/raw
+Writes  data/packed, plots/data, metrics/data.json
+Keys    data.image_size, data.resize, data.channels, data.val_fraction, data.test_fraction, data.seed,
         data.on_bad_image, data.on_duplicate
+
+data/packed holds a memory map of each split with splits.json and meta.json, plots/data a contact sheet of each class.
 """
 
 from __future__ import annotations
