@@ -45,8 +45,9 @@ def download(raw: Path, *, name: str, source: str, folder: Path, root: Path) -> 
         manifest = _bring(draft, name, source, folder, root)
         write_json(draft / "manifest.json", {"name": name, **manifest})
     num_bytes = sum((raw / file).stat().st_size for file in manifest["files"])
-    say(f"wrote {raw}: {name}, {len(manifest['files']):,} files, {size(num_bytes)}, checked")
-    return {"num_files": len(manifest["files"]), "num_bytes": num_bytes}
+    num_files = len(manifest["files"])
+    say(f"wrote {raw}: {name}, {num_files:,} file{'s' if num_files > 1 else ''}, {size(num_bytes)}, checked")
+    return {"num_files": num_files, "num_bytes": num_bytes}
 
 
 def _bring(draft: Path, name: str, source: str, folder: Path, root: Path) -> dict[str, Any]:

@@ -472,7 +472,7 @@ def script(tmp_path: Path, **data: str) -> subprocess.CompletedProcess[str]:
 def test_the_script_brings_the_digits(tmp_path: Path) -> None:
     done = script(tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "wrote data/raw: digits, 1 files, 264.7 kB, checked\n"
+    assert done.stdout == "wrote data/raw: digits, 1 file, 264.7 kB, checked\n"
     assert (tmp_path / "data" / "raw" / "digits.csv").is_file()
 
 
