@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 KEYS: tuple[str, ...] = ("augment", "model", "train")
 INIT = Path("models/init")
-SERIES = {"train_loss", "images_per_s", "skipped_steps"}
-"""Numbers of the last epoch, which the run has as series already."""
 SHAPELESS = {"accumulate", "device", "threads", "checkpoint_every"}
 """Keys of `train` that shape no result: a checkpoint of other values serves as well."""
 
@@ -237,7 +235,7 @@ def _write(trained: Trained, meta: Meta, model: Model, run: StageRun, out: Path,
             **{f"darkroom.{key}": str(value) for key, value in saved.made_with.items()},
         }
     )
-    run.metrics({key: value for key, value in numbers.items() if isinstance(value, int | float) and key not in SERIES})
+    run.metrics({key: value for key, value in numbers.items() if isinstance(value, int | float)})
     run.metrics({"best_val_accuracy": trained.outcome.best_val_accuracy}, step=trained.outcome.best_epoch)
     run.artifact(out / "models/model.pt", "model")
     run.artifact(out / "metrics/train.json", "metrics")

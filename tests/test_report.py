@@ -51,7 +51,7 @@ def write_project(folder: Path, *, classes: list[str] = CLASSES, wrong: int = 5)
     })  # fmt: skip
     write_json(folder / "metrics/train.json", {
         "val_accuracy": 0.975, "val_loss": 0.25, "best_epoch": 2, "chosen_epoch": 3, "epochs": 3, "steps": 90,
-        "train_loss": 0.5, "temperature": 1.1, "images_per_s": 1234.5, "seconds": 150.0, "num_parameters": 308074,
+        "epoch_train_loss": 0.5, "temperature": 1.1, "images_per_s": 1234.5, "seconds": 150.0, "num_parameters": 308074,
         "precision": "bf16", "device": "cpu", "threads": 2, "model_sha256": MODEL, "mlflow_run_id": RUN,
     })  # fmt: skip
     write_json(folder / "metrics/test.json", {**found.metrics(), "model_sha256": MODEL, "mlflow_run_id": RUN})
@@ -195,7 +195,7 @@ def test_numbers_that_are_not_finite(folder: Path, params: Params) -> None:
     for name in ("train", "test"):
         path = folder / f"metrics/{name}.json"
         values = json.loads(path.read_text())
-        write_json(path, values | dict.fromkeys(("nll", "val_loss", "train_loss", "images_per_s"), float("nan")))
+        write_json(path, values | dict.fromkeys(("nll", "val_loss", "epoch_train_loss", "images_per_s"), float("nan")))
     write_text(folder / "plots/training/epochs.csv", "epoch,train_loss,val_loss,val_accuracy\n1,nan,nan,\n")
     html, _ = write_page(folder, params)
     assert "negative log-likelihood –" in Page(html).text

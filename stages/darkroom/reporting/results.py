@@ -13,7 +13,7 @@ from darkroom.files import missing, read_json
 
 NEEDED = {
     "data": ("classes", "num_train", "num_val", "num_test", "sha256", "mean", "std", "image_size", "channels"),
-    "train": ("val_accuracy", "val_loss", "best_epoch", "epochs", "steps", "train_loss", "temperature", "images_per_s",
+    "train": ("val_accuracy", "val_loss", "best_epoch", "epochs", "steps", "epoch_train_loss", "temperature", "images_per_s",
               "seconds", "num_parameters", "precision", "device", "threads", "model_sha256", "mlflow_run_id"),
     "test": ("accuracy", "macro_precision", "macro_recall", "macro_f1", "nll", "num_images", "model_sha256",
              "mlflow_run_id"),
