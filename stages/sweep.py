@@ -109,11 +109,14 @@ def sweep(params: Params, *, packed: PackedSet, root: Path, train: Train) -> dic
     with opened(url, params.sweep.study, make_terms(params, packed.meta.sha256), root) as (study, terms):
         ledger = Ledger(study, space, params.sweep)
         ledger.recover()
+        where = ""
         if ledger.is_open():
             from darkroom.sweeping.search import search
 
-            search(ledger, terms, params, packed=packed, root=root, train=train)
-        return _told(ledger, terms.otherwise)
+            where = search(ledger, terms, params, packed=packed, root=root, train=train)
+        found = _told(ledger, terms.otherwise)
+        say(where or f"run {found['run_id']}")
+    return found
 
 
 def _told(ledger: Ledger, otherwise: Mapping[str, Any]) -> dict[str, Any]:

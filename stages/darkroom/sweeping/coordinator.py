@@ -96,9 +96,7 @@ class Coordinator:
 
     def _ended(self, worker: Worker, claim: Claim, ended: Ended) -> None:
         if ended.state == "complete":
-            assert ended.value is not None
-            self.ledger.complete(claim, ended.value)
-            how = f"{ended.value:.4f}"
+            how = f"{self.ledger.complete(claim, ended.scores):.4f}"
         elif ended.state == "pruned":
             told = self.ledger.prune(claim)
             how = f"pruned after epoch {told.last_step} at {told.value:.4f}"

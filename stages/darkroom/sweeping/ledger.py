@@ -9,7 +9,7 @@ drawn before is FAIL with `duplicate_of`, and is not trained. Attributes of a tr
     lost, duplicate_of    why it does not count
     retry_of, successor   numbers of the attempts before and after this one
     kills                 how many of the attempts before this one lost their worker
-    mlflow_run_id, error
+    mlflow_run_id, error, val_accuracy, val_loss
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import random
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from darkroom.params import Sweep
-from darkroom.sweeping.objective import best_of
+from darkroom.sweeping.objective import OTHER, best_of
 from darkroom.sweeping.sampling import make_sampler
 from darkroom.sweeping.space import Point, Space, identity
 from darkroom.sweeping.standing import counts
@@ -153,8 +153,14 @@ class Ledger:
             claim.trial.should_prune()  # successive halving notes here which rungs were passed
         return repeated
 
-    def complete(self, claim: Claim, value: float) -> None:
+    def complete(self, claim: Claim, scores: Mapping[str, float]) -> float:
+        """Ends a trial that was trained to its end; its value."""
+        for metric in OTHER:
+            if metric in scores:
+                claim.trial.set_user_attr(metric, scores[metric])
+        value = scores[self.sweep.metric]
         self.study.tell(claim.trial, value)
+        return value
 
     def prune(self, claim: Claim) -> FrozenTrial:
         return self.study.tell(claim.trial, state=TrialState.PRUNED)

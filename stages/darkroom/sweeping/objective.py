@@ -6,7 +6,14 @@ from collections.abc import Iterable
 from typing import Literal
 
 DIRECTIONS: dict[str, Literal["maximize", "minimize"]] = {"val_accuracy": "maximize", "val_loss": "minimize"}
+OTHER = {"val_accuracy": "val_loss", "val_loss": "val_accuracy"}
+"""The metric that decides between equals: a hundred validation pictures give many equal accuracies."""
+
+
+def gain(metric: str, value: float) -> float:
+    """The value, or its negative: more is better."""
+    return value if DIRECTIONS[metric] == "maximize" else -value
 
 
 def best_of(metric: str, values: Iterable[float]) -> float:
-    return max(values) if DIRECTIONS[metric] == "maximize" else min(values)
+    return max(values, key=lambda value: gain(metric, value))

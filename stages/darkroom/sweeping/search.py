@@ -29,8 +29,11 @@ PARENT = "darkroom.parent"
 """The study's attribute that names its run, and the values that it was started with."""
 
 
-def search(ledger: Ledger, terms: Terms, params: Params, *, packed: PackedSet, root: Path, train: Train) -> None:
-    """Trains what is missing of the study. Raises what `Coordinator.run` raises, UserError where no trial is complete."""
+def search(ledger: Ledger, terms: Terms, params: Params, *, packed: PackedSet, root: Path, train: Train) -> str:
+    """Trains what is missing of the study; where its runs are to be seen.
+
+    Raises what `Coordinator.run` raises, and UserError where no trial is complete.
+    """
     store = open_store(params.tracking, root)
     ledger.study.pruner = make_pruner(params.sweep, params.train.epochs)
     num_workers, threads = divide(params.sweep.workers, params.sweep.trials - ledger.num_done())
@@ -49,7 +52,7 @@ def search(ledger: Ledger, terms: Terms, params: Params, *, packed: PackedSet, r
             store.mark_vanished()  # the runs of workers that were killed
         _record(ledger, run)
         winner(ledger.study, params.sweep.metric)
-    say(run.farewell())
+    return run.farewell()
 
 
 def _announce(ledger: Ledger, params: Params, num_workers: int, threads: int) -> None:

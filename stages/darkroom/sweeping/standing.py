@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from darkroom.errors import UserError
-from darkroom.sweeping.objective import best_of
+from darkroom.sweeping.objective import OTHER, gain
 
 _STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 
@@ -24,12 +26,13 @@ def num_by_state(study: Study) -> dict[str, int]:
 
 
 def best(study: Study, metric: str) -> FrozenTrial | None:
-    """The best complete trial, the earliest of equals; a pruned one never wins."""
-    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    if not complete:
-        return None
-    value = best_of(metric, (float(trial.value or 0) for trial in complete))
-    return next(trial for trial in complete if trial.value == value)
+    """The best complete trial; of equals the better one by the other metric, then the earlier. A pruned one never wins."""
+
+    def rank(trial: FrozenTrial) -> tuple[float, float]:
+        other = trial.user_attrs.get(OTHER[metric])
+        return gain(metric, float(trial.value or 0)), -math.inf if other is None else gain(OTHER[metric], other)
+
+    return max(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)), key=rank, default=None)
 
 
 def winner(study: Study, metric: str) -> FrozenTrial:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from darkroom.door import Terminated
 from darkroom.packed import PackedSet, open_packed
 from darkroom.params import Params, Sweep, with_values
-from darkroom.sweeping.objective import best_of
+from darkroom.sweeping.objective import DIRECTIONS, best_of
 from darkroom.sweeping.worker import Line, PrunedError, Task
 from darkroom.tracking import open_store
 from darkroom.tracking.store import Store
@@ -69,12 +69,12 @@ class Trainer:
     packed: PackedSet
     store: Store
 
-    def __call__(self, task: Task, line: Line) -> float:
-        """The trial's value: `sweep.metric` of the weights that would become the model."""
+    def __call__(self, task: Task, line: Line) -> dict[str, float]:
+        """val_accuracy and val_loss of the weights that would become the model."""
         trial = Trial(task, line, self.opener.params.sweep)
         store = TrialStore(**vars(self.store), trial=trial)
         try:
-            value = self._train(trial, store)
+            scores = self._train(trial, store)
         except PrunedError:
             raise
         except (Terminated, KeyboardInterrupt):
@@ -90,9 +90,9 @@ class Trainer:
             trial.mark("failed")
             raise
         trial.mark("complete")
-        return value
+        return scores
 
-    def _train(self, trial: Trial, store: Store) -> float:
+    def _train(self, trial: Trial, store: Store) -> dict[str, float]:
         with tempfile.TemporaryDirectory(prefix="darkroom-trial-") as out:
             numbers = self.opener.train(
                 with_values(self.opener.params, trial.task.values),
@@ -104,7 +104,7 @@ class Trainer:
                 name=trial.name,
                 on_epoch=trial.report,
             )
-        return float(numbers[trial.sweep.metric])
+        return {metric: float(numbers[metric]) for metric in DIRECTIONS}
 
 
 @dataclass

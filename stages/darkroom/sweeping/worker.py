@@ -13,8 +13,8 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from types import FrameType
 from typing import Any, Literal
@@ -65,7 +65,8 @@ class Ended:
     """How a trial, or the opening of a worker, ended."""
 
     state: Literal["complete", "pruned", "failed", "stopped", "unopened"]
-    value: float | None = None
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """val_accuracy and val_loss of a complete trial"""
     error: str = ""
 
 
@@ -94,8 +95,8 @@ class Line:
             raise PrunedError
 
 
-Trainer = Callable[[Task, Line], float]
-"""Trains one trial and gives its value. What it raises is how the trial ends; PrunedError must come out again."""
+Trainer = Callable[[Task, Line], Mapping[str, float]]
+"""Trains one trial and gives its scores. What it raises is how the trial ends; PrunedError must come out again."""
 Opener = Callable[[], Trainer]
 """Called once in each worker, which pickles it: a function of a module, or a dataclass with __call__."""
 
@@ -126,16 +127,16 @@ def _serve(connection: Connection, opener: Opener) -> None:
 
 def _attempt(trainer: Trainer, task: Task, line: Line) -> Ended:
     try:
-        value = trainer(task, line)
+        scores = trainer(task, line)
     except PrunedError:
         return Ended("pruned")
     except (Terminated, KeyboardInterrupt):
         return Ended("stopped")
     except Exception as error:  # one failing trial does not end the sweep
         return Ended("failed", error=_line(error))
-    return (
-        Ended("complete", value) if math.isfinite(value) else Ended("failed", error=f"diverged: the metric is {value}")
-    )
+    if not all(map(math.isfinite, scores.values())):
+        return Ended("failed", error=f"diverged: its scores are {dict(scores)}")
+    return Ended("complete", scores)
 
 
 def _line(error: Exception) -> str:
