@@ -20,7 +20,6 @@ import yaml
 from mlflow.entities import Run
 
 import sweep as script
-from conftest import REPOSITORY
 from darkroom.errors import UserError
 from darkroom.packed import PackedSet
 from darkroom.params import Params, flatten, read_params, with_values
@@ -35,6 +34,7 @@ from darkroom.sweeping.standing import counts, num_by_state
 from darkroom.sweeping.study import make_terms, opened, storage_url, train_values
 from darkroom.tracking.store import Store
 from digits import pack_digits
+from pipelines import REPOSITORY
 from stores import files, project, store_at
 from train import train
 from trials import Broken, Light, Made

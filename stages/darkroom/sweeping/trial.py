@@ -122,10 +122,8 @@ class Trial:
     def name(self) -> str:
         return f"{self.sweep.study} {self.task.number}"
 
-    def begin(self, run: StageRun) -> None:
-        self.run = run
-        run.tags({"darkroom.study": self.sweep.study, "darkroom.trial": str(self.task.number), STATE: "running"})
-        self.line.started(run.run_id)
+    def tags(self) -> dict[str, str]:
+        return {"darkroom.study": self.sweep.study, "darkroom.trial": str(self.task.number), STATE: "running"}
 
     def report(self, record: EpochRecord) -> None:
         """Called by the training after each epoch. Raises PrunedError, which ends the run as finished and tagged pruned."""
@@ -162,6 +160,10 @@ class TrialStore(Store):
         tags: Mapping[str, str] | None = None,
     ) -> StageRun:
         earlier = resume or self.trial.task.run_id
-        run = super().start(stage, values, resume=earlier, parent=parent, name=name, tags=tags)
-        self.trial.begin(run)
+        known = {**(tags or {}), **self.trial.tags()}
+        run = super().start(stage, values, resume=earlier, parent=parent, name=name, tags=known)
+        if earlier is not None:
+            run.tags(known)  # a run that is gone on with has those of the attempt before
+        self.trial.run = run
+        self.trial.line.started(run.run_id)
         return run
