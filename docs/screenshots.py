@@ -64,17 +64,25 @@ class Browser:
         """The value of a JavaScript expression in the page."""
         return self.call("Runtime.evaluate", expression=script, returnByValue=True)["result"].get("value")
 
+    def wait_for(self, condition: str) -> None:
+        """Waits until a JavaScript condition is true in the page. Raises TimeoutError."""
+        end = time.monotonic() + PAGE_SECONDS
+        while not self.evaluate(condition):
+            if time.monotonic() > end:
+                raise TimeoutError(f"not within {PAGE_SECONDS} s: {condition}")
+            time.sleep(0.2)
+
+    def text(self, *, until: tuple[str, ...]) -> str:
+        """The text that the page shows, as soon as all of `until` is in it. Raises TimeoutError."""
+        shown = "document.body ? document.body.innerText : ''"
+        self.wait_for(f"{json.dumps(until)}.every(part => ({shown}).includes(part))")
+        return str(self.evaluate(shown))
+
     def open(self, url: str, *, until: tuple[str, ...]) -> str:
         """Opens the page and gives the text that it shows, as soon as all of `until` is in it. Raises TimeoutError."""
         self.call("Page.navigate", url="about:blank")  # a change behind the # alone would load nothing
         self.call("Page.navigate", url=url)
-        end = time.monotonic() + PAGE_SECONDS
-        while time.monotonic() < end:
-            text = str(self.evaluate("document.body ? document.body.innerText : ''"))
-            if all(part in text for part in until):
-                return text
-            time.sleep(0.2)
-        raise TimeoutError(f"{url} does not show {[part for part in until if part not in text]} but:\n{text}")
+        return self.text(until=until)
 
     def screenshot(self, path: Path, *, whole: bool = False) -> None:
         """What the window shows, or the whole page, as a PNG file."""

@@ -18,7 +18,7 @@ from pipelines import SMALL, Pipeline, all_runs, artifacts_of, changed, hashes, 
 STAGES = ("download", "prepare", "train", "evaluate", "export", "report")
 METRICS = {
     "data": {"classes", "num_train", "num_val", "num_test", "sha256", "mean", "std"},
-    "train": {"val_accuracy", "val_loss", "best_epoch", "best_val_accuracy", "epochs", "steps", "train_loss", "temperature",
+    "train": {"val_accuracy", "val_loss", "best_epoch", "best_val_accuracy", "epochs", "steps", "epoch_train_loss", "temperature",
               "images_per_s", "seconds", "num_parameters", "precision", "device", "threads", "model_sha256", "mlflow_run_id"},
     "test": {"accuracy", "top5_accuracy", "macro_precision", "macro_recall", "macro_f1", "nll", "num_images", "model_sha256",
              "mlflow_run_id"},
@@ -59,13 +59,15 @@ def test_the_run_holds_all_parameters_series_scores_and_files(pipeline: Pipeline
     for name in ("train_loss", "lr", "grad_norm"):
         assert [step for step, _ in series(pipeline, run, name)] == list(range(1, steps + 1)), name
     for name in ("val_loss", "val_accuracy"):
-        assert [step for step, _ in series(pipeline, run, name)] == [1, 2], name
+        assert [step for step, _ in series(pipeline, run, name)] == [1, 2, 2], (
+            f"{name}: the epochs, then the chosen weights"
+        )
     assert math.isclose(run.data.metrics["test_accuracy"], pipeline.json("metrics/test.json")["accuracy"])
     assert {"onnx_max_difference", "onnx_latency_ms_batch_1"} <= set(run.data.metrics)
     assert {"params.yaml", "dvc.lock", "environment.txt", "model/model.pt", "export/model.onnx", "export/model.ts",
             "export/model.pt2", "report/report.html"} <= artifacts_of(run)  # fmt: skip
     tags = run.data.tags
-    assert {tags[f"stage.{stage}"] for stage in ("train", "evaluate", "export")} == {"FINISHED"}
+    assert {tags[f"stage.{stage}"] for stage in ("train", "evaluate", "export")} == {"finished"}
     assert tags["git.dirty"] == "false"
     assert tags["model.sha256"] == pipeline.json("metrics/train.json")["model_sha256"]
     assert tags["data.sha256"] == pipeline.json("metrics/data.json")["sha256"]
