@@ -26,7 +26,7 @@ class Normalizer:
 
     def __call__(self, images: Tensor) -> Tensor:
         rows = images.reshape(-1, len(self.scale)).float()
-        return torch.addcmul(self.offset, rows, self.scale).view(images.shape).permute(0, 3, 1, 2)
+        return torch.addcmul(self.offset, rows, self.scale, out=rows).view(images.shape).permute(0, 3, 1, 2)
 
 
 def augmented(images: Tensor, draw: Draw, padding: int, normalize: Normalizer) -> Tensor:
@@ -75,7 +75,7 @@ def trivially_augmented(images: Tensor, seeds: NDArray[np.int64]) -> Tensor:
     operation = _trivial_augment()
     pictures = []
     for image, seed in zip(images.permute(0, 3, 1, 2), seeds, strict=True):
-        torch.manual_seed(int(seed))
+        torch.default_generator.manual_seed(int(seed))
         pictures.append(operation(image))
     return torch.stack(pictures).permute(0, 2, 3, 1).contiguous()
 

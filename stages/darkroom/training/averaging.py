@@ -20,19 +20,21 @@ class Average:
     def __init__(self, network: nn.Module, decay: float) -> None:
         self.decay = decay
         self.updates = 0
-        self.weights = {key: value.detach().clone() for key, value in network.state_dict().items()}
+        current = {key: value.detach() for key, value in network.state_dict().items()}
+        self.weights = {key: value.clone() for key, value in current.items()}
+        # training changes a network's tensors in place: they are looked up once, not at every step
+        floating = [key for key, value in current.items() if value.is_floating_point()]
+        self._averaged = [self.weights[key] for key in floating], [current[key] for key in floating]
+        self._copied = [(self.weights[key], current[key]) for key in current if key not in floating]
 
     @torch.no_grad()
-    def update(self, network: nn.Module) -> None:
+    def update(self) -> None:
+        """Takes the network's present weights in."""
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         self.updates += 1
-        current = network.state_dict()
-        floating = [key for key, value in current.items() if value.is_floating_point()]
-        get_ema_multi_avg_fn(decay)(  # type: ignore[no-untyped-call]  # torch's
-            [self.weights[key] for key in floating], [current[key] for key in floating], self.updates
-        )
-        for key in current.keys() - set(floating):
-            self.weights[key].copy_(current[key])
+        get_ema_multi_avg_fn(decay)(*self._averaged, self.updates)  # type: ignore[no-untyped-call]  # torch's
+        for average, current in self._copied:
+            average.copy_(current)
 
     def state_dict(self) -> dict[str, Any]:
         return {"weights": self.weights, "updates": self.updates}

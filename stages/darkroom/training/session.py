@@ -19,7 +19,7 @@ from darkroom.training.limits import check_sizes
 from darkroom.training.losses import CrossEntropy, balanced_weights
 from darkroom.training.order import Order, split_evenly
 from darkroom.training.progress import Progress
-from darkroom.training.randomness import Purpose, torch_seed
+from darkroom.training.randomness import Purpose, seed_torch, torch_seed
 from darkroom.training.recipe import Augmentation, Recipe
 from darkroom.training.records import Diverged, EpochRecord, Outcome, StepRecord
 from darkroom.training.updates import Updates
@@ -115,7 +115,7 @@ class Session:
         parts = max(min(self.recipe.accumulate, len(cut) // self._smallest), 1)
         for micro, rows in enumerate(split_evenly(len(cut), parts)):
             batch = self.batches.load(cut, rows)
-            torch.manual_seed(torch_seed(*position, micro))
+            seed_torch(torch_seed(*position, micro), self.device)
             with autocast(self.device, self.precision):
                 logits = self.network(batch.images)
             loss = self.loss(logits, batch) / weight

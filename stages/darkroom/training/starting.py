@@ -13,7 +13,7 @@ from darkroom.models import NetworkSpec, SavedModel, build_network, head_name
 from darkroom.models.layers import first_convolution
 from darkroom.models.published import published_weights
 from darkroom.training.freezing import freeze_backbone
-from darkroom.training.randomness import Purpose, torch_seed
+from darkroom.training.randomness import Purpose, seed_torch, torch_seed
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def start_network(
     Raises UserError that names every other mismatch, or the address of weights that cannot be fetched.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(seed, Purpose.WEIGHTS))
+        seed_torch(torch_seed(seed, Purpose.WEIGHTS), torch.device("cpu"))
         network = build_network(spec)
     notes: list[str] = []
     if pretrained and spec.torchvision_name:

@@ -21,6 +21,7 @@ class Updates:
         self, network: nn.Module, recipe: Recipe, device: torch.device, precision: str, steps_per_epoch: int
     ) -> None:
         self.network = network
+        self.parameters = list(network.parameters())
         self.clip_norm = recipe.clip_norm
         self.schedule = Schedule.of(recipe, steps_per_epoch)
         self.optimizer = build_optimizer(network, recipe, fused=can_fuse(network, precision))
@@ -57,11 +58,11 @@ class Updates:
         self.scaler.update()
         skipped = self.scaler.get_scale() < scale
         if self.average and not skipped:
-            self.average.update(self.network)
+            self.average.update()
         return norm, skipped
 
     def _clip(self) -> Tensor:
-        trained = [parameter for parameter in self.network.parameters() if parameter.grad is not None]
+        trained = [parameter for parameter in self.parameters if parameter.grad is not None]
         norm = get_total_norm([parameter.grad for parameter in trained if parameter.grad is not None])
         if self.clip_norm:
             clip_grads_with_norm_(trained, self.clip_norm, norm)
