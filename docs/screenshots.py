@@ -32,6 +32,10 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars", "--disable-quic", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--remote-debugging-pipe", "--window-size=1500,1000",
 )  # fmt: skip
+START = (
+    "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execvp(sys.argv[3], sys.argv[3:])"
+)
+"""Chromium reads commands from its file 3 and answers on its file 4."""
 PAGE_SECONDS = 60.0
 
 
@@ -106,8 +110,7 @@ def chromium() -> Iterator[Browser]:
         profile = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         commands, answers = os.pipe(), os.pipe()
         process = subprocess.Popen(
-            # Chromium reads commands from its file 3 and answers on its file 4
-            ["sh", "-c", f'exec "$@" 3<&{commands[0]} 4>&{answers[1]}', "sh", "chromium", *FLAGS, f"--user-data-dir={profile}"],
+            [sys.executable, "-c", START, str(commands[0]), str(answers[1]), "chromium", *FLAGS, f"--user-data-dir={profile}"],
             pass_fds=(commands[0], answers[1]), stderr=subprocess.DEVNULL,
         )  # fmt: skip
         stack.callback(process.wait)
