@@ -106,7 +106,7 @@ def test_metrics_hold_each_formats_numbers(done: Any, saved: SavedModel) -> None
         assert spy.numbers[f"{name}_max_difference"] == numbers[name]["max_difference"]
         assert spy.numbers[f"{name}_latency_ms_batch_1"] > 0
     assert numbers["pytorch"].keys() == {"latency_ms_batch_1", "latency_ms_batch_64"}
-    assert (numbers["num_images"], numbers["threads"]) == (128, torch.get_num_threads())
+    assert (numbers["num_images"], numbers["threads"]) == (128, 1)
     assert (numbers["model_sha256"], numbers["mlflow_run_id"]) == (saved.model_sha256, spy.run_id)
     assert (spy.joined["stage"], spy.joined["run_id"]) == ("export", saved.run_id)
     assert spy.joined["values"]["export.opset"] == 18
@@ -292,7 +292,7 @@ def test_a_slow_network_gets_fewer_turns(monkeypatch: pytest.MonkeyPatch) -> Non
     calls: list[int] = []
     monkeypatch.setattr("darkroom.exporting.timing.LONGEST_SECONDS", 0.0)
     median_latencies({"a": lambda images: calls.append(1)}, np.zeros((1, 1, 8, 8), np.uint8), turns=500)  # type: ignore[arg-type,func-returns-value,dict-item]
-    assert len(calls) == 3 + 3
+    assert len(calls) == 2 + 1
 
 
 def test_too_large_for_one_file(done: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from darkroom.errors import UserError
 from darkroom.exporting.formats import FORMATS
 from darkroom.exporting.module import run_module
-from darkroom.exporting.parity import BATCH_SIZES, Run, agreement, check_agreement, run_all
+from darkroom.exporting.parity import BATCH_SIZES, Run, agreement, check_agreement, run_all, spread
 from darkroom.exporting.source import Source
 from darkroom.exporting.timing import median_latencies
 from darkroom.packed import PackedSet
@@ -29,8 +30,8 @@ def parity_pictures(packed: PackedSet, num_images: int) -> tuple[list[int], NDAr
     test = packed.split("test")
     if len(test) == 0:
         raise UserError(f"{packed.folder} has no test picture: set data.test_fraction above 0, or add test pictures")
-    spread = np.linspace(0, len(test) - 1, min(num_images, len(test))).round().astype(int)
-    places = np.resize(spread, max(len(spread), *BATCH_SIZES))
+    chosen = spread(len(test), num_images)
+    places = np.resize(chosen, max(len(chosen), *BATCH_SIZES))
     return places.tolist(), np.ascontiguousarray(test.images[places].transpose(0, 3, 1, 2))
 
 
@@ -43,22 +44,33 @@ def measure(
     tolerance: float,
     turns: int,
 ) -> dict[str, Any]:
-    """Numbers of each format's file in `folder`, loaded as its users load it, and of PyTorch, on equally many threads.
+    """Numbers of each format's file in `folder`, loaded as its users load it, and of PyTorch.
 
-    `pictures` as `parity_pictures` gives them. Raises UserError where a file's logits differ by more than `tolerance`.
+    `pictures` as `parity_pictures` gives them. All on one thread: so the numbers are those of the files, whatever else
+    the machine has to do. Raises UserError where a file's logits differ by more than `tolerance`.
     """
     places, images = pictures
-    threads = torch.get_num_threads()
-    pytorch = run_module(source.module)
-    runs = {name: FORMATS[name].load(folder / FORMATS[name].file, threads) for name in formats}
-    numbers = _agreements(runs, pytorch, source.description.temperature, places, images, tolerance)
+    with _one_thread():
+        pytorch = run_module(source.module)
+        runs = {name: FORMATS[name].load(folder / FORMATS[name].file, 1) for name in formats}
+        numbers = _agreements(runs, pytorch, source.description.temperature, places, images, tolerance)
+        for batch_size in TIMED_BATCHES:
+            latencies = median_latencies({"pytorch": pytorch, **runs}, images[:batch_size], turns)
+            for name, milliseconds in latencies.items():
+                numbers.setdefault(name, {})[f"latency_ms_batch_{batch_size}"] = round(milliseconds, 4)
     for name in formats:
         numbers[name]["bytes"] = (folder / FORMATS[name].file).stat().st_size
-    for batch_size in TIMED_BATCHES:
-        latencies = median_latencies({"pytorch": pytorch, **runs}, images[:batch_size], turns)
-        for name, milliseconds in latencies.items():
-            numbers.setdefault(name, {})[f"latency_ms_batch_{batch_size}"] = round(milliseconds, 4)
-    return {**numbers, "num_images": len(set(places)), "threads": threads}
+    return {**numbers, "num_images": len(set(places)), "threads": 1}
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _agreements(

@@ -14,6 +14,8 @@ Run = Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], NDArray[np.float3
 """uint8 N×C×H×W to logits and probabilities, each float32 N×K"""
 
 BATCH_SIZES = (1, 2, 5, 64)
+CALLS = 16
+"""At each batch size, where there are pictures for that many. The largest size takes all pictures."""
 PROBABILITY_TOLERANCE = 1e-5
 """Largest difference between a file's probabilities and the softmax of its own logits."""
 
@@ -36,21 +38,28 @@ class Agreement:
 
 def agreement(run: Run, images: NDArray[np.uint8], reference: NDArray[np.float32], temperature: float) -> Agreement:
     """Compares `run` on `images` (N×C×H×W), at 1, 2, 5 and 64 a call, with PyTorch's logits `reference` (N×K)."""
-    differences, same = [], np.ones(len(images), dtype=bool)
-    for batch_size in BATCH_SIZES:
-        logits, probabilities = run_all(run, images, batch_size)
+    differences = np.zeros((len(BATCH_SIZES), len(images)))
+    same = np.ones(len(images), dtype=bool)
+    for row, batch_size in enumerate(BATCH_SIZES):
+        places = spread(len(images), CALLS * batch_size)
+        logits, probabilities = run_all(run, images[places], batch_size)
         _check_probabilities(logits, probabilities, temperature)
-        distance = np.abs(logits - reference).max(axis=1)
-        differences.append(np.where(np.isfinite(distance), distance, np.inf))
-        same &= logits.argmax(axis=1) == reference.argmax(axis=1)
-    size, image = np.unravel_index(np.argmax(differences), (len(BATCH_SIZES), len(images)))
+        distance = np.abs(logits - reference[places]).max(axis=1)
+        differences[row, places] = np.where(np.isfinite(distance), distance, np.inf)
+        same[places] &= logits.argmax(axis=1) == reference[places].argmax(axis=1)
+    size, image = np.unravel_index(differences.argmax(), differences.shape)
     return Agreement(
-        max_difference=float(np.max(differences)),
+        max_difference=float(differences.max()),
         same_classes=float(same.mean()),
         image=int(image),
         batch_size=BATCH_SIZES[size],
         largest_logit=float(np.abs(reference).max()),
     )
+
+
+def spread(total: int, wanted: int) -> NDArray[np.int64]:
+    """`wanted` places among `total`, evenly, the first and the last among them; all where there are no more."""
+    return np.linspace(0, total - 1, min(wanted, total)).round().astype(np.int64)
 
 
 def check_agreement(name: str, found: Agreement, tolerance: float, places: Sequence[int]) -> None:

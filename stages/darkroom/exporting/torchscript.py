@@ -57,5 +57,5 @@ def _without_marks(archive: io.BytesIO) -> bytes:
 def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"`?torch\.jit\.\w+`? is (deprecated|not supported)")
-        warnings.simplefilter("ignore", torch.jit.TracerWarning)
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # type: ignore[attr-defined]  # public, but not in __all__
         yield
