@@ -114,6 +114,8 @@ def sweep(params: Params, *, packed: PackedSet, root: Path, train: Train) -> dic
             from darkroom.sweeping.search import search
 
             where = search(ledger, terms, params, packed=packed, root=root, train=train)
+        if ledger.num_done() < params.sweep.trials:
+            say("every point of sweep.space was tried: there are no more")
         found = _told(ledger, terms.otherwise)
         say(where or f"run {found['run_id']}")
     return found

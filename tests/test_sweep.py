@@ -30,8 +30,10 @@ from darkroom.sweeping.pool import Pool, divide
 from darkroom.sweeping.progress import Progress
 from darkroom.sweeping.sampling import make_pruner
 from darkroom.sweeping.space import identity, make_space
-from darkroom.sweeping.standing import counts, num_by_state
+from darkroom.sweeping.standing import counts, num_by_state, winner
 from darkroom.sweeping.study import make_terms, opened, storage_url, train_values
+from darkroom.sweeping.trial import Trainer, TrialOpener
+from darkroom.sweeping.worker import Task
 from darkroom.tracking.store import Store
 from digits import pack_digits
 from pipelines import REPOSITORY
@@ -71,9 +73,9 @@ def wanted(params: Params, **changes: Any) -> Params:
 
 
 @contextmanager
-def light_sweep(params: Params, root: Path, opener: Light) -> Iterator[Ledger]:
+def light_sweep(params: Params, root: Path, opener: Light, data_sha256: str = "f" * 64) -> Iterator[Ledger]:
     """A finished sweep of trials without runs."""
-    terms = make_terms(params, "f" * 64)
+    terms = make_terms(params, data_sha256)
     with opened(storage_url(params, root), params.sweep.study, terms, root) as (study, _):
         study.pruner = make_pruner(params.sweep, params.train.epochs)
         ledger = Ledger(study, make_space(params.sweep.space), params.sweep)
@@ -128,7 +130,9 @@ def test_workers_that_cannot_start_end_the_sweep_in_a_line(params: Params, tmp_p
         pass
 
 
-def test_a_sweep_has_a_run_with_a_run_for_each_trial_and_goes_on_in_it(params: Params, place: Path, packed: PackedSet):
+def test_a_sweep_has_a_run_with_a_run_for_each_trial_and_a_finished_one_adds_none(
+    params: Params, place: Path, packed: PackedSet
+):
     (place / "orders" / "kill-1").touch()
     train = Made(place / "orders", seconds=0.02)
     found = script.sweep(wanted(params, trials=6, workers=2), packed=packed, root=place, train=train)
@@ -151,16 +155,16 @@ def test_a_sweep_has_a_run_with_a_run_for_each_trial_and_goes_on_in_it(params: P
     assert float(best.data.params["train.lr"]) == found["values"]["train.lr"]
 
     assert script.sweep(wanted(params, trials=6, workers=2), packed=packed, root=place, train=train) == found
-    script.sweep(wanted(params, trials=7, workers=1), packed=packed, root=place, train=train)
-    assert len(runs_of(store, "train")) == 7
-    assert [run.info.run_id for run in runs_of(store, "sweep")] == [parent.info.run_id]
-    assert sum(counts(trial) for trial in trials_of(place)) == 7
+    assert len(runs_of(store, "train")) == 6
 
 
-def test_trials_that_fail_or_diverge_are_failed_and_the_rest_run(params: Params, place: Path, packed: PackedSet):
+def test_trials_that_fail_or_diverge_are_failed_and_the_rest_run(
+    params: Params, place: Path, packed: PackedSet, capsys: pytest.CaptureFixture[str]
+):
     space = {"train.lr": {"choices": [0.1, 0.6, 0.9]}}
     found = script.sweep(wanted(params, trials=9, workers=1, space=space), packed=packed, root=place, train=Made(place))
     assert found["values"] == {"train.lr": 0.1}
+    assert "every point of sweep.space was tried" in capsys.readouterr().out
     runs = {run.data.params["train.lr"]: run for run in runs_of(store_at(place), "train")}
     assert {lr: state_of(run) for lr, run in runs.items()} == {
         "0.1": ("FINISHED", "complete"), "0.6": ("FAILED", "failed"), "0.9": ("FAILED", "failed")
@@ -169,6 +173,26 @@ def test_trials_that_fail_or_diverge_are_failed_and_the_rest_run(params: Params,
     assert runs["0.9"].data.tags["darkroom.error"] == "RuntimeError: out of paper"
     errors = sorted(trial.user_attrs["error"] for trial in trials_of(place) if "error" in trial.user_attrs)
     assert [error.split(":")[0] for error in errors] == ["RuntimeError", "diverged"]
+
+
+class Deaf:
+    """Stands in for a worker's line to the coordinator."""
+
+    def started(self, run_id: str) -> None:
+        self.run_id = run_id
+
+    def report(self, epoch: int, value: float) -> None: ...
+
+
+def test_a_point_that_params_yaml_does_not_allow_has_its_failed_run(params: Params, place: Path, packed: PackedSet):
+    store = store_at(place)
+    opener = TrialOpener(Made(place), wanted(params), packed.folder, place, "0" * 32, store.lineage)
+    task = Task(3, train_values(params) | {"train.epochs": 4, "train.warmup_epochs": 9.0}, None)
+    with pytest.raises(UserError, match=r"train.warmup_epochs: 9.0 is longer than train.epochs: 4"):
+        Trainer(opener, packed, store)(task, line := Deaf())
+    run = store.client.get_run(line.run_id)
+    assert state_of(run) == ("FAILED", "failed")
+    assert run.data.params["train.warmup_epochs"] == "9.0"
 
 
 PROGRAM = f"""
@@ -250,7 +274,12 @@ def test_stopped_and_killed_and_gone_on_with(params: Params, place: Path, packed
     trials = trials_of(place)
     assert sum(map(counts, trials)) == 4
     assert {trial.state.name for trial in trials} == {"COMPLETE", "FAIL"}
-    assert [state_of(run) for run in runs_of(store_at(place), "train")] == [("FINISHED", "complete")] * 4
+    store = store_at(place)
+    (parent,) = runs_of(store, "sweep")
+    assert parent.info.status == "FINISHED"
+    nested = runs_of(store, "train")
+    assert [state_of(run) for run in nested] == [("FINISHED", "complete")] * 4
+    assert {run.data.tags["mlflow.parentRunId"] for run in nested} == {parent.info.run_id}
 
 
 def swept(place: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -311,8 +340,8 @@ def test_a_trial_is_the_train_stages_own_training(params: Params, place: Path, p
     assert f"best: trial 0, val_accuracy {trial.value:.4f}\n  train.lr: {trial.params['train.lr']}\n" in done.stdout
 
     shutil.rmtree(place / ".checkpoints")
-    winner = with_values(read_params(place / "params.yaml"), trial.params | {"train.threads": divide(1, 1)[1]})
-    numbers = train(packed, augment=winner.augment, model=winner.model, train=winner.train, store=store, out=place / "out",
+    best = with_values(read_params(place / "params.yaml"), trial.params | {"train.threads": divide(1, 1)[1]})
+    numbers = train(packed, augment=best.augment, model=best.model, train=best.train, store=store, out=place / "out",
                     checkpoints=place / ".checkpoints")  # fmt: skip
     assert numbers["val_accuracy"] == run.data.metrics["val_accuracy"] == trial.value
     assert numbers["model_sha256"] == run.data.tags["model.sha256"]
@@ -320,15 +349,17 @@ def test_a_trial_is_the_train_stages_own_training(params: Params, place: Path, p
 
 def test_applying_a_finished_study_writes_the_winner_and_what_was_fixed(params: Params, place: Path, packed: PackedSet):
     shutil.copy(REPOSITORY / "params.yaml", place)
-    changes = {"sweep.trials": 2, "sweep.workers": 1, "train.epochs": 4, "tracking.system_metrics": False}
-    found = script.sweep(with_values(params, changes), packed=packed, root=place, train=Made(place))
+    given = with_values(params, {"sweep.trials": 2, "train.epochs": 4})
+    with light_sweep(given, place, Light(place), packed.meta.sha256) as ledger:
+        best = winner(ledger.study, "val_accuracy")
+        found = ledger.space.decode(best.params)
     done = swept(place, "--trials", "2", "-S", "params.yaml:train.epochs=4", "--apply")
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("next: dvc repro\n")
     assert "-  epochs: 30 # passes" in done.stdout
     assert "+  epochs: 4 # passes" in done.stdout
     values = flatten(read_params(place / "params.yaml"))
-    assert {key: values[key] for key in found["values"]} == found["values"]
+    assert {key: values[key] for key in found} == found
     assert values["train.epochs"] == 4
     again = swept(place, "--trials", "2", "--apply")
     assert "params.yaml holds these values already" in again.stdout

@@ -314,6 +314,14 @@ def test_a_storage_that_cannot_be_reached_is_said_in_a_line(params: Params, tmp_
     assert "secret" not in str(refused.value)
 
 
+def test_a_storage_that_fails_in_the_middle_is_said_in_a_line(params: Params, tmp_path: Path):
+    with (
+        pytest.raises(UserError, match=r"sweep.storage: sqlite.* failed \(disk full\); the same command goes on"),
+        ledger_of(params, tmp_path),
+    ):
+        raise optuna.exceptions.StorageInternalError("disk full")
+
+
 def test_a_file_that_is_no_database_is_said_in_a_line(params: Params, tmp_path: Path):
     (tmp_path / "optuna.db").write_text("a letter " * 1000)
     with pytest.raises(UserError, match="not a database"), ledger_of(params, tmp_path):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -84,7 +85,8 @@ class Pool:
         context = get_context("spawn")
         here, there = context.Pipe()
         process = context.Process(target=work, args=(there, self.opener, self.threads), daemon=True)
-        process.start()
+        with _without_ctrl_c():
+            process.start()
         there.close()  # its other end is the worker's alone, so that a killed worker is seen as the end of the line
         self._started.append(process)
         self.workers.append(Worker(process, here))
@@ -106,6 +108,19 @@ class Pool:
         """Asks all to end in order: trials that run are stopped, and say so."""
         for worker in self.workers:
             worker.process.terminate()
+
+
+@contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Processes started here never see SIGINT, not while they load Python either; this one sees it a moment later."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def divide(workers: int | Literal["auto"], most: int) -> tuple[int, int]:

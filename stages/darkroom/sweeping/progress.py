@@ -34,7 +34,7 @@ class Progress:
         text = f"trial {claim.number}: {how} ({seconds:.1f} s)"
         if not self.live:
             say(f"{text}; {self.ledger.num_done()} of {self.ledger.sweep.trials} done, {self._best()}")
-        elif how.startswith("failed"):
+        elif how.startswith(("failed", "lost")):
             tqdm.write(text)
         self._show()
 

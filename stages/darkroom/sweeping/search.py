@@ -12,15 +12,15 @@ from darkroom.door import say
 from darkroom.packed import PackedSet
 from darkroom.params import Params, Sweep
 from darkroom.sweeping.coordinator import Coordinator
-from darkroom.sweeping.ledger import Ledger
+from darkroom.sweeping.ledger import MOST_KILLS, Ledger
 from darkroom.sweeping.pictures import draw
 from darkroom.sweeping.pool import Pool, divide, physical_cores
 from darkroom.sweeping.progress import Progress
 from darkroom.sweeping.sampling import make_pruner
 from darkroom.sweeping.space import Point
-from darkroom.sweeping.standing import best, num_by_state, winner
+from darkroom.sweeping.standing import best, counts, num_by_state, winner
 from darkroom.sweeping.study import Terms, shown, train_values
-from darkroom.sweeping.trial import Train, TrialOpener
+from darkroom.sweeping.trial import STATE, Train, TrialOpener
 from darkroom.tracking import open_store
 from darkroom.tracking.runs import StageRun
 from darkroom.tracking.store import Store
@@ -50,9 +50,21 @@ def search(ledger: Ledger, terms: Terms, params: Params, *, packed: PackedSet, r
             Coordinator(ledger, Pool(opener, threads), values, Progress(ledger)).run(num_workers)
         finally:
             store.mark_vanished()  # the runs of workers that were killed
+            _mirror(ledger, store)
         _record(ledger, run)
         winner(ledger.study, params.sweep.metric)
     return run.farewell()
+
+
+def _mirror(ledger: Ledger, store: Store) -> None:
+    """Trials that killed their workers too often failed, but nobody was left to say so in their run."""
+    for trial in ledger.trials():
+        attributes = trial.user_attrs
+        run_id = attributes.get("mlflow_run_id")
+        if run_id and counts(trial) and "error" in attributes and attributes.get("kills", 0) == MOST_KILLS - 1:
+            store.client.set_tag(run_id, STATE, "failed")
+            store.client.set_tag(run_id, "darkroom.error", attributes["error"])
+            store.client.set_terminated(run_id, "FAILED")
 
 
 def _announce(ledger: Ledger, params: Params, num_workers: int, threads: int) -> None:

@@ -86,7 +86,12 @@ def opened(url: str, name: str, terms: Terms, root: Path) -> Iterator[tuple[Stud
     with lock(root / f"optuna.db.{mark}.lock", waiting=refuse):
         with lock(root / "optuna.db.new.lock"):
             study = _load(url, name, terms)
-        yield study, _agreed(study, terms, shown(url))
+        try:
+            yield study, _agreed(study, terms, shown(url))
+        except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+            raise UserError(
+                f"sweep.storage: {shown(url)} failed ({_reason(error)}); the same command goes on with the study"
+            ) from error
 
 
 def _load(url: str, name: str, terms: Terms) -> Study:
@@ -99,11 +104,15 @@ def _load(url: str, name: str, terms: Terms) -> Study:
             storage=storage, study_name=name, direction=DIRECTIONS[terms.metric], load_if_exists=True
         )
     except (SQLAlchemyError, optuna.exceptions.OptunaError, ImportError, RuntimeError, ValueError) as error:
-        reason = str(error.__cause__ or error).strip().splitlines()[0]
         raise UserError(
-            f"sweep.storage: {shown(url)} cannot be opened ({reason}); "
+            f"sweep.storage: {shown(url)} cannot be opened ({_reason(error)}); "
             "empty means optuna.db beside params.yaml, postgresql://… and mysql://… need their driver installed"
         ) from None
+
+
+def _reason(error: Exception) -> str:
+    """The database's own words, without SQLAlchemy's links and statements."""
+    return str(error.__cause__ or error).strip().splitlines()[0]
 
 
 def _agreed(study: Study, terms: Terms, where: str) -> Terms:

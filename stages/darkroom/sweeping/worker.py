@@ -106,7 +106,7 @@ def work(connection: Connection, opener: Opener, threads: int) -> None:
     os.environ |= dict.fromkeys(THREADS, str(threads))
     signal.signal(signal.SIGTERM, _terminate)
     if hasattr(os, "setpgrp"):
-        os.setpgrp()  # Ctrl-C in a terminal goes to a whole group; what a worker does then is the coordinator's to say
+        os.setpgrp()  # a terminal and `kill` signal whole groups; what a worker does then is the coordinator's to say
     threading.Thread(target=_stop_with_coordinator, daemon=True).start()
     with contextlib.suppress(Terminated, EOFError, OSError):
         _serve(connection, opener)
