@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,14 @@ def test_foreign_and_evil_files_are_refused(tmp_path: Path) -> None:
         load_model(path)
     with pytest.raises(UserError, match="is a folder"):
         load_model(tmp_path)
+
+
+def test_weights_of_a_network_that_asks_for_their_version() -> None:
+    """torchvision's mnasnet refuses weights without the version that torch notes beside a module's own."""
+    spec = replace(small("resnet"), name="torchvision:mnasnet0_5", width=0, blocks=(), image_size=32)
+    network = build_network(spec).eval()
+    model = saved(network=spec, weights=network.state_dict())
+    images = torch.randint(0, 256, (2, 1, 32, 32), dtype=torch.uint8)
+    with torch.inference_mode():
+        expected = network((images / 255 - 0.3) / 0.35)
+        assert torch.allclose(model.build()(images), expected)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -25,6 +27,17 @@ def replace(network: nn.Module, name: str, module: nn.Module) -> None:
     """Puts `module` where the dotted `name` points."""
     parent, _, child = name.rpartition(".")
     setattr(network.get_submodule(parent), child, module)
+
+
+def load_plain(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Loads `weights`, which are exactly the network's, into it.
+
+    Plain weights lack the version that torch notes beside a module's own, and mnasnet refuses weights of unknown version.
+    """
+    state = network.state_dict()
+    assert state.keys() == weights.keys()
+    state.update(weights)
+    network.load_state_dict(state)
 
 
 class DropoutLinear(nn.Linear):

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from darkroom.errors import UserError
 from darkroom.files import missing, write_bytes
+from darkroom.models.layers import load_plain
 from darkroom.models.networks import build_network, network_outline
 from darkroom.models.spec import NetworkSpec
 
@@ -110,7 +111,7 @@ class SavedModel:
     def build(self) -> nn.Module:
         """The classifier in eval mode: uint8 N×C×H×W to logits float32 N×num_classes; normalises by itself."""
         network = build_network(self.network)
-        network.load_state_dict(self.weights)
+        load_plain(network, self.weights)
         return Classifier(Normalize(self.preprocessing.mean, self.preprocessing.std), network).eval()
 
     def num_parameters(self) -> int:

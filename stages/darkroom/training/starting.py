@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from darkroom.errors import UserError
 from darkroom.models import NetworkSpec, SavedModel, build_network, head_name
-from darkroom.models.layers import first_convolution
+from darkroom.models.layers import first_convolution, load_plain
 from darkroom.models.published import published_weights
 from darkroom.training.freezing import freeze_backbone
 from darkroom.training.randomness import Purpose, seed_torch, torch_seed
@@ -69,7 +69,7 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
             f"{source} does not fit the network: {'; '.join(faults[:3])}{more} "
             "(set the model section as that model had it, or leave model.init empty)"
         )
-    network.load_state_dict(fitted)
+    load_plain(network, fitted)
     return notes
 
 
