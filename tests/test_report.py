@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -115,9 +116,14 @@ def write_page(folder: Path, params: Params) -> tuple[str, StoreSpy]:
     return (folder / "reports/report.html").read_text(encoding="utf-8"), spy
 
 
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_project(tmp_path_factory.mktemp("project"))
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return write_project(tmp_path)
+def folder(project: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(project, tmp_path / "folder")
 
 
 def test_the_page_says_the_numbers(folder: Path, params: Params) -> None:
