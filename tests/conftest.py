@@ -12,8 +12,6 @@ import pytest
 from darkroom.params import Params, check_params, parse_yaml
 from pipelines import REPOSITORY, SMALL, Pipeline, clone
 
-FASHION = Path("/usr/share/datasets/fashion-mnist")
-
 # A person's own settings must not change what the tests see, nor where they write.
 for _name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_ID", "DVC_ROOT", "DVC_STAGE", "DVC_EXP_NAME",
               "DARKROOM_FRESH", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "PYTHON", "TORCH"):  # fmt: skip
@@ -38,15 +36,6 @@ def params_values() -> dict[str, Any]:
 @pytest.fixture
 def params(params_values: dict[str, Any]) -> Params:
     return check_params(params_values)
-
-
-@pytest.fixture(scope="session")
-def fashion_folder() -> Path:
-    """Debian's Fashion-MNIST; without it the test is skipped, but never in CI."""
-    if not FASHION.is_dir():
-        assert not os.environ.get("CI"), "CI has to install dataset-fashion-mnist"
-        pytest.skip("real pictures: apt-get install dataset-fashion-mnist")
-    return FASHION
 
 
 @pytest.fixture(scope="session")

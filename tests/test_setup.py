@@ -308,3 +308,12 @@ def test_the_licence_says_what_pyproject_says():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     assert project["license"] == "MIT"
     assert (REPOSITORY / "LICENSE").read_text().startswith("MIT License\n\nCopyright (c) 2026 the darkroom authors")
+
+
+def test_ci_fetches_what_shows_real_pictures_and_pages():
+    script = (REPOSITORY / ".ci" / "run").read_text()
+    assert "dataset-fashion-mnist" in script
+    assert "chromium" in script
+    if os.environ.get("CI"):
+        assert Path("/usr/share/datasets/fashion-mnist").is_dir()
+        assert shutil.which("chromium")
