@@ -10,6 +10,9 @@ Keys    promote, tracking
 from __future__ import annotations
 
 import argparse
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,22 +32,23 @@ if TYPE_CHECKING:
 def main() -> None:
     options = _options()
     params = read_params()
-    from darkroom.files import lock
     from darkroom.packed import open_packed
     from darkroom.promoting.candidate import of_run, of_workspace
     from darkroom.tracking import open_store
     from darkroom.tracking.registry import Registry
 
-    packed = None if options.rollback else open_packed(Path("data/packed"))
+    name = params.promote.name
+    if options.rollback:
+        _rollback(Registry(open_store(params.tracking, root()), name), dry_run=options.dry_run)
+        return
+    packed = open_packed(Path("data/packed"))
     store = open_store(params.tracking, root())
-    with lock(root() / "mlflow.db.promote.lock", waiting=lambda holder: say(f"{holder} promotes: waiting for it")):
-        if packed is None:
-            _rollback(Registry(store, params.promote.name), dry_run=options.dry_run)
-            return
-        candidate = of_run(store, options.run) if options.run else of_workspace(Path())
-        done = promote(packed, candidate, promote=params.promote, store=store, dry_run=options.dry_run)
+    candidate = of_run(store, options.run) if options.run else of_workspace(Path())
+    done = promote(packed, candidate, promote=params.promote, store=store, dry_run=options.dry_run)
     if done["version"] is not None:
-        say(f"next: python stages/predict.py PICTURE --model models:/{params.promote.name}@champion")
+        address = shlex.quote(store.address.shown)
+        say(f"next: python stages/predict.py PICTURE --model models:/{name}@champion")
+        say(f"or:   MLFLOW_TRACKING_URI={address} mlflow models serve -m models:/{name}@champion --env-manager local")
 
 
 def promote(
@@ -59,23 +63,25 @@ def promote(
     from darkroom.tracking.registry import Registry
 
     registry = Registry(store, promote.name)
-    if not dry_run:
-        for line in registry.tidy():
-            say(line)
-    facts = _gather(packed, candidate, registry)
-    verdicts = judge(facts, promote)
-    say(f"{candidate.where}, model {facts.candidate.model_sha256[:12]}, on {len(packed.split('test'))} test pictures:")
-    say(table(verdicts))
-    decision = _decision(candidate, facts, promote) | {"gates": as_values(verdicts)}
-    shut = [verdict.gate for verdict in verdicts if not verdict.passed]
-    if shut:
+    with _alone(store):
         if not dry_run:
-            registry.record({"result": f"refused: {', '.join(shut)}", **decision}, candidate.run_ids["train"])
-        raise UserError(f"not promoted, because of {', '.join(shut)}: the champion stays as it is")
-    if dry_run:
-        say(f"would become champion of {promote.name}; --dry-run changes nothing")
-        return {"version": None, **decision}
-    return _crown(candidate, facts, registry, decision)
+            _tell(registry.tidy())
+        facts = _gather(packed, candidate, registry)
+        verdicts = judge(facts, promote)
+        say(
+            f"{candidate.where}, model {facts.candidate.model_sha256[:12]}, on {len(packed.split('test'))} test pictures:"
+        )
+        say(table(verdicts))
+        decision = _decision(candidate, facts, promote) | {"gates": as_values(verdicts)}
+        shut = ", ".join(verdict.gate for verdict in verdicts if not verdict.passed)
+        if shut:
+            if not dry_run:
+                registry.record({"result": f"refused: {shut}", **decision}, candidate.run_ids["train"])
+            raise UserError(f"not promoted, because of {shut}: the champion stays as it is")
+        if dry_run:
+            say(f"would become champion of {promote.name}; --dry-run changes nothing")
+            return {"version": None, **decision}
+        return _crown(candidate, facts, registry, decision)
 
 
 def _rollback(registry: Registry, *, dry_run: bool = False) -> dict[str, Any]:
@@ -83,17 +89,32 @@ def _rollback(registry: Registry, *, dry_run: bool = False) -> dict[str, Any]:
 
     Raises UserError where there is none.
     """
-    if not dry_run:
-        registry.tidy()
-    champion, earlier = registry.champion_and_before()
-    if dry_run:
-        say(f"would give champion of {registry.name} back to version {earlier.version}; --dry-run changes nothing")
-        return {"version": None}
-    registry.crown(earlier)
-    decision = {"result": f"rolled back from version {champion.version}", "version": str(earlier.version)}
-    registry.record(decision, None)
+    with _alone(registry.store):
+        if not dry_run:
+            _tell(registry.tidy())
+        champion, earlier = registry.champion_and_before()
+        if dry_run:
+            say(f"would give champion of {registry.name} back to version {earlier.version}; --dry-run changes nothing")
+            return {"version": None}
+        registry.crown(earlier)
+        decision = {"result": f"rolled back from version {champion.version}", "version": str(earlier.version)}
+        registry.record(decision, None)
     say(f"champion of {registry.name} is version {earlier.version} again (was version {champion.version})")
     return decision
+
+
+@contextmanager
+def _alone(store: Store) -> Iterator[None]:
+    """Two promotions on one machine take turns: each is judged against the champion that the other left."""
+    from darkroom.files import lock
+
+    with lock(store.root / "mlflow.db.promote.lock", waiting=lambda holder: say(f"{holder} promotes: waiting for it")):
+        yield
+
+
+def _tell(lines: list[str]) -> None:
+    for line in lines:
+        say(line)
 
 
 def _gather(packed: PackedSet, candidate: Candidate, registry: Registry) -> Facts:

@@ -36,11 +36,15 @@ def project(folder: Path) -> Path:
     return folder
 
 
-def store_at(folder: Path, *, uri: str = "", experiment: str = "darkroom", **of_lineage: Any) -> Store:
-    """The folder's store, opened; made where there is none."""
+def store_at(
+    folder: Path, *, uri: str = "", experiment: str = "darkroom", experiment_name: str | None = None, **of_lineage: Any
+) -> Store:
+    """The folder's store, opened; made where there is none. `experiment_name` is the DVC experiment's."""
     if not uri and not (folder / "mlflow.db").exists():
         project(folder)
-    return open_store(tracking(uri=uri, experiment=experiment), folder, lineage(folder, **of_lineage))
+    return open_store(
+        tracking(uri=uri, experiment=experiment), folder, lineage(folder, experiment=experiment_name, **of_lineage)
+    )
 
 
 def program(root: Path, body: str, *, opened: bool = True) -> list[str]:

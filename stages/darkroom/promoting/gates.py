@@ -68,7 +68,7 @@ def same_data(facts: Facts, _promote: Promote) -> Verdict:
 
 def same_classes(facts: Facts, _promote: Promote) -> Verdict:
     """A program that uses the champion must find the same classes in the same places."""
-    if facts.champion is None:
+    if facts.champion is None or not facts.champion.classes:
         return _classes(facts.candidate.classes, facts.test.classes, "data/packed")
     return _classes(facts.candidate.classes, facts.champion.classes, "the champion")
 

@@ -30,9 +30,8 @@ def score(name: str, path: Path, packed: PackedSet) -> Scored:
 
 def _scores(predictor: Predictor, packed: PackedSet) -> dict[str, float]:
     test = packed.split("test")
-    images = np.ascontiguousarray
     parts = [
-        predictor.probabilities(images(test.images[start : start + BATCH].transpose(0, 3, 1, 2)))
+        predictor.probabilities(np.ascontiguousarray(test.images[start : start + BATCH].transpose(0, 3, 1, 2)))
         for start in range(0, len(test), BATCH)
     ]
     found = scores(log_probabilities(np.concatenate(parts)), np.asarray(test.labels)).metrics()

@@ -14,6 +14,7 @@ from mlflow.exceptions import MlflowException
 
 from darkroom.errors import UserError
 from darkroom.tracking.continuing import TRAINED_BY
+from darkroom.tracking.environment import environment
 from darkroom.tracking.store import Store
 
 Kind = Literal["checkpoint", "onnx", "torchscript"]
@@ -105,14 +106,12 @@ def download(store: Store, uri: str, place: str) -> Path | None:
     """The file at `uri` (runs:/ or models:/) as `.downloads/models/<place>/<name>`, or None where there is none."""
     folder = store.root / ".downloads" / "models"
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+    # MLflow looks versions up at the process's address, whatever it is handed
+    process = environment({"MLFLOW_TRACKING_URI": store.address.uri})
+    with process, tempfile.TemporaryDirectory(dir=folder) as scratch:
         try:
-            found = Path(
-                download_artifacts(
-                    uri, dst_path=scratch, tracking_uri=store.address.uri, registry_uri=store.address.uri
-                )
-            )
-        except (MlflowException, OSError):
+            found = Path(download_artifacts(uri, dst_path=scratch, tracking_uri=store.address.uri))
+        except (MlflowException, FileNotFoundError):
             return None
         target = folder / place / found.name
         target.parent.mkdir(exist_ok=True)

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -22,6 +22,7 @@ from darkroom.params import Tracking
 from darkroom.tracking import lineage as lineages
 from darkroom.tracking import oldstore
 from darkroom.tracking.address import Address, find_address, masked
+from darkroom.tracking.environment import environment
 from darkroom.tracking.lineage import Lineage
 from darkroom.tracking.store import Store
 
@@ -43,7 +44,7 @@ def open_store(tracking: Tracking, root: Path, lineage: Lineage | None = None) -
         if address.is_database:
             experiment = _open_database(address, tracking.experiment, root)
         else:
-            with _environment(QUICK):
+            with environment(QUICK):
                 experiment = _find_or_create(MlflowClient(address.uri), tracking.experiment, root=None)
     if address.default:
         oldstore.point_to_migration(root)
@@ -169,20 +170,6 @@ def _schema_advice(text: str, address: Address) -> str:
     except CommandError:
         return f"the database was made by a newer MLflow (schema {found}): install that one, or move the database away"
     return f"the database was made by an older MLflow: copy it somewhere safe, then mlflow db upgrade {address.shown}"
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _quieten() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import shutil
 import tempfile
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,8 +65,13 @@ def log_model(store: Store, files: ModelFiles, run_id: str, tags: Mapping[str, s
 
 def _write(folder: Path, files: ModelFiles, model: LoggedModel, run_id: str) -> None:
     """MLflow's folder of an ONNX model, loadable by mlflow.pyfunc, mlflow.onnx and onnxruntime from anywhere."""
-    import mlflow.onnx
     import onnx
+
+    with warnings.catch_warnings():
+        # MLflow warns of its own type hints while this is imported
+        warnings.filterwarnings("ignore", message=".*type hint is inferred as AnyType")
+        import mlflow.onnx
+        import mlflow.pyfunc
 
     mlflow.onnx.save_model(
         onnx.load(files.onnx),

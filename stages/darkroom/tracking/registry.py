@@ -20,6 +20,7 @@ from mlflow.exceptions import MlflowException
 
 from darkroom.errors import UserError
 from darkroom.tracking import machine
+from darkroom.tracking.environment import environment
 from darkroom.tracking.packaging import (
     COMPLETE,
     INCOMPLETE,
@@ -89,13 +90,15 @@ class Registry:
                 raise
         champion = self.holder(CHAMPION)
         model_id = log_model(self.store, files, run_id, tags)
-        version = client.create_model_version(
-            self.name,
-            source=f"models:/{model_id}",
-            run_id=run_id,
-            model_id=model_id,
-            tags={**tags, STATE: INCOMPLETE, REPLACED: str(champion.version) if champion else ""},
-        )
+        # The database's own registry looks the model up at the process's address, not at its client's.
+        with environment({"MLFLOW_TRACKING_URI": self.store.address.uri}):
+            version = client.create_model_version(
+                self.name,
+                source=f"models:/{model_id}",
+                run_id=run_id,
+                model_id=model_id,
+                tags={**tags, STATE: INCOMPLETE, REPLACED: str(champion.version) if champion else ""},
+            )
         mark_complete(self.store, model_id)
         return version
 

@@ -124,9 +124,10 @@ class Store:
         return f"mlflow ui{option}"
 
     def _family(self, run_id: str) -> list[Run]:
-        """The run and its continuations; none of them where the run is gone."""
+        """The run, where it is still there, and its continuations."""
         trained = self.find(run_id)
-        return [trained, *self._search(f"tags.`{continuing.TRAINED_BY}` = '{run_id}'")] if trained else []
+        others = self._search(f"tags.`{continuing.TRAINED_BY}` = '{run_id}'")
+        return [trained, *others] if trained else others
 
     def _why_not_resume(self, earlier: Run | None, values: Mapping[str, Any], parent: str | None) -> str:
         if earlier is None:

@@ -1,0 +1,127 @@
+"""Each gate by itself, on plain facts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from darkroom.packed import Meta
+from darkroom.params import Promote
+from darkroom.promoting.facts import STAGES, Facts, Scored, StageRecord
+from darkroom.promoting.gates import GATES, Verdict, gain, judge, table
+
+CLASSES = ["cat", "dog", "emu"]
+META = Meta("own", CLASSES, 8, 1, "crop", [0.5], [0.5], {}, "d" * 64)
+GOOD = StageRecord("run", "FINISHED", "finished")
+
+
+def scored(name: str = "the candidate", **scores: float) -> Scored:
+    return Scored(name, CLASSES, "a" * 64, META.sha256, scores)
+
+
+FACTS = Facts(
+    stages=dict.fromkeys(STAGES, GOOD),
+    hashes={"models/model.pt": "a" * 64, "metrics/test.json": "a" * 64},
+    candidate=scored(accuracy=0.9, nll=0.3),
+    champion=scored("version 1", accuracy=0.8, nll=0.4),
+    test=META,
+)
+
+
+def gate(**values: Any) -> Promote:
+    return Promote(**{"name": "darkroom", "metric": "accuracy", "minimum": 0.5, "min_gain": 0.0, **values})
+
+
+def shut(facts: Facts, **values: Any) -> dict[str, Verdict]:
+    verdicts = judge(facts, gate(**values))
+    assert len(verdicts) == len(GATES), "all are evaluated, whatever the first says"
+    return {verdict.gate: verdict for verdict in verdicts if not verdict.passed}
+
+
+def test_a_good_candidate_passes_all():
+    assert shut(FACTS) == {}
+    assert shut(replace(FACTS, champion=None)) == {}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("state", ["failed", "killed", "running", None])
+def test_a_stage_that_did_not_finish(stage: str, state: str | None):
+    facts = replace(FACTS, stages=FACTS.stages | {stage: replace(GOOD, state=state)})
+    assert set(shut(facts)) == {"stages"}
+    assert f"{stage} {state or 'not run'}" in shut(facts)["stages"].found
+
+
+@pytest.mark.parametrize("status", ["FAILED", "KILLED", "RUNNING", None])
+def test_a_run_that_did_not_finish_or_is_gone(status: str | None):
+    facts = replace(FACTS, stages=FACTS.stages | {"evaluate": StageRecord("other run", status, "finished")})
+    assert set(shut(facts)) == {"runs"}
+    assert "run FINISHED" in shut(facts)["runs"].found
+    assert (status or "not in the store, or deleted") in shut(facts)["runs"].found
+
+
+def test_a_run_that_diverged():
+    facts = replace(FACTS, stages=FACTS.stages | {"train": replace(GOOD, diverged="12")})
+    assert shut(facts)["converged"].found == "diverged at step 12"
+
+
+@pytest.mark.parametrize("other", ["f" * 64, ""])
+def test_files_of_two_models(other: str):
+    for file in FACTS.hashes:
+        assert set(shut(replace(FACTS, hashes=FACTS.hashes | {file: other}))) == {"one model"}
+    assert set(shut(replace(FACTS, hashes=dict.fromkeys(FACTS.hashes, "")))) == {"one model"}
+
+
+def test_other_data():
+    assert set(shut(replace(FACTS, candidate=replace(FACTS.candidate, data_sha256="e" * 64)))) == {"data"}
+
+
+def test_other_classes():
+    swapped = replace(FACTS.candidate, classes=["dog", "cat", "emu"])
+    assert shut(replace(FACTS, candidate=swapped))["classes"].found == "3 classes, 'dog' for 'cat', 'cat' for 'dog'"
+    fewer = replace(FACTS.candidate, classes=["cat", "dog"])
+    assert shut(replace(FACTS, candidate=fewer))["classes"].needed == "the 3 of the champion"
+    assert shut(replace(FACTS, candidate=fewer, champion=None))["classes"].needed == "the 3 of data/packed"
+
+
+def test_the_minimum_is_let_in_and_what_is_below_it_is_not():
+    assert shut(FACTS, minimum=0.9) == {}
+    assert set(shut(FACTS, minimum=0.900001)) == {"accuracy"}
+    assert set(shut(FACTS, metric="nll", minimum=0.3)) == set()
+    assert set(shut(FACTS, metric="nll", minimum=0.29)) == {"nll"}
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "min_gain", "passes"),
+    [(0.9, 0.8, 0.0, True), (0.9, 0.9, 0.0, False), (0.8, 0.9, 0.0, False), (0.875, 0.75, 0.125, False), (0.875, 0.75, 0.12, True)],
+)  # fmt: skip
+def test_the_gain_must_be_above_the_margin(own: float, other: float, min_gain: float, passes: bool):
+    facts = replace(FACTS, candidate=scored(accuracy=own), champion=scored("version 1", accuracy=other))
+    assert ("gain" not in shut(facts, min_gain=min_gain)) == passes
+
+
+def test_with_nll_lower_is_better():
+    facts = replace(FACTS, candidate=scored(nll=0.25), champion=scored("version 1", nll=0.5))
+    assert gain(facts, gate(metric="nll")) == 0.25
+    assert shut(facts, metric="nll", minimum=1) == {}
+    worse = replace(facts, candidate=facts.champion, champion=facts.candidate)
+    assert set(shut(worse, metric="nll", minimum=1)) == {"gain"}
+
+
+def test_a_score_that_is_not_there_or_no_number_passes_nothing():
+    assert shut(FACTS, metric="top5_accuracy")["top5_accuracy"].found == "no top5_accuracy with 3 classes"
+    assert set(shut(FACTS, metric="top5_accuracy")) == {"top5_accuracy", "gain"}
+    assert set(shut(replace(FACTS, candidate=scored(accuracy=float("nan"))))) == {"accuracy", "gain"}
+
+
+def test_a_champion_that_cannot_be_compared_is_not_beaten():
+    unknown = Scored("version 1", [], "", "", problem="version 1 cannot be compared with: its file is gone")
+    assert shut(replace(FACTS, champion=unknown))["gain"].found == unknown.problem
+
+
+def test_the_table_shows_every_gate():
+    lines = table(judge(FACTS, gate(minimum=0.95))).splitlines()
+    assert len(lines) == 1 + len(GATES)
+    assert [line.split()[0] for line in lines[1:]] == ["ok"] * 6 + ["NO", "ok"]
+    assert "+0.1000 over version 1 (0.8000)" in lines[-1]
