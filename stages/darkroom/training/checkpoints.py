@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,14 +67,19 @@ class Checkpoints:
 
     def _read(self, path: Path) -> dict[str, Any] | None:
         """The content, or None with a word where it is damaged: torch.load alone does not notice a flipped bit."""
+        fault = "its content does not match its sha256"
         try:
-            stored = _hash_file(path).read_text().strip()
-            assert stored == sha256_file(path), "its content does not match its sha256"
-            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:
-            self.say(f"{path} is damaged and passed over ({(str(error) or type(error).__name__).splitlines()[0]})")
-            return None
-        return state
+            if _hash_file(path).read_text().strip() == sha256_file(path):
+                state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+                return state
+        except FileNotFoundError:
+            fault = "its sha256 is missing"
+        except pickle.UnpicklingError:  # torch's own text is a page on how to load it all the same
+            fault = "it holds more than tensors and plain values"
+        except Exception as error:  # torch raises half a dozen kinds: RuntimeError, EOFError, KeyError ...
+            fault = (str(error) or type(error).__name__).splitlines()[0]
+        self.say(f"{path} is damaged and passed over ({fault})")
+        return None
 
     def _clear_leftovers(self) -> None:
         """Removes what a process killed while saving left behind."""

@@ -84,7 +84,8 @@ def _crops(rng: np.random.Generator, num_images: int, size: int, smallest: float
 
 def _erasures(rng: np.random.Generator, num_images: int, size: int, probability: float) -> Boxes:
     boxes = _boxes(rng, num_images, size, ERASED_AREA, ERASED_RATIOS)
-    boxes[rng.random(num_images) >= probability, 2] = 0
+    unfit = boxes[:, 2] * boxes[:, 3] == size**2
+    boxes[unfit | (rng.random(num_images) >= probability), 2] = 0
     return boxes
 
 
