@@ -102,6 +102,8 @@ def _in_use(folder: Path) -> bool:
     """Whether a training holds the folder now."""
     from filelock import FileLock, Timeout
 
+    if not (folder / "lock").exists():  # asking would make one
+        return False
     try:
         with FileLock(folder / "lock", timeout=0):
             return False
@@ -120,7 +122,9 @@ def _downloads(place: Path, workspace: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _age_in_days(folder: Path) -> float:
-    newest = max((path.stat().st_mtime for path in folder.rglob("*")), default=folder.stat().st_mtime)
+    """Since a training last wrote there; its lock is touched by whoever asks."""
+    written = (path.stat().st_mtime for path in folder.rglob("*") if path.name != "lock")
+    newest = max(written, default=folder.stat().st_mtime)
     return (time.time() - newest) / 86400
 
 

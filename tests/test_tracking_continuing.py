@@ -207,6 +207,30 @@ def test_params_yaml_of_the_run_stays_true(store: Store):
     assert json.loads(read(store, run_id, "params.yaml"))["train"]["lr"] == 0.1
 
 
+def test_a_stage_of_other_code_says_so_and_leaves_the_trainings_code_be(store: Store):
+    run_id = train(store_at(store.root, diff="of training"))
+    later = store_at(store.root, commit="e" * 40, diff="of evaluation")
+    assert evaluate(later, run_id) == run_id
+    assert read(store, run_id, "code.diff") == "of training"
+    assert read(store, run_id, "code.evaluate.diff") == "of evaluation"
+    assert (tags(store, run_id)["git.commit"], tags(store, run_id)["git.commit.evaluate"]) == ("c" * 40, "e" * 40)
+
+
+def test_another_spelling_of_a_number_is_no_other_value(store: Store):
+    with pytest.raises(KeyboardInterrupt), store.start("train", {"train.momentum": 1}) as run:
+        raise KeyboardInterrupt
+    with store.start("train", {"train.momentum": 1.0, "train.new": 2}, resume=run.run_id) as again:
+        pass
+    assert again.run_id == run.run_id
+    assert store.client.get_run(run.run_id).data.params == {"train.momentum": "1", "train.new": "2"}
+
+
+def test_a_run_killed_before_its_first_line_is_found(store: Store):
+    """Between the run's creation and the first thing that the stage does with it."""
+    run = store.start("train", TRAIN)
+    assert {"darkroom.pid", "darkroom.host"} < tags(store, run.run_id).keys()
+
+
 def test_an_interrupted_training_goes_on_in_its_run(store: Store):
     with pytest.raises(KeyboardInterrupt), store.start("train", TRAIN) as run:
         raise KeyboardInterrupt

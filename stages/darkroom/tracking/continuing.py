@@ -27,7 +27,10 @@ from darkroom.tracking.values import (
 TRAINED_BY = "darkroom.trained_by"
 MODEL_SHA256 = "model.sha256"
 STAGE = "stage."
-OWN_TAGS = ("mlflow.", "git.", "dvc.", "darkroom.host", "darkroom.pid", "darkroom.process_started", "darkroom.error")
+OWN_TAGS = (
+    "mlflow.", "git.", "dvc.", "promotion",
+    "darkroom.host", "darkroom.pid", "darkroom.process_started", "darkroom.error",
+)  # fmt: skip
 """Tags that say something about one run alone, by how they start."""
 
 
@@ -40,20 +43,18 @@ def differing(run: Run, values: Mapping[str, Any]) -> list[str]:
 def closest(family: Sequence[Run], lineage: Lineage, model_sha256: str) -> Run | None:
     """Of a training's run and its continuations the one that is nearest to the working folder's parameters.
 
-    One of the same DVC experiment goes before any other, the younger before the older. None where all of them are of
-    other weights.
+    Inside a DVC experiment one of that experiment goes before any other; of equal ones the younger before the older.
+    None where all of them are of other weights.
     """
     same_model = [run for run in family if run.data.tags.get(MODEL_SHA256, model_sha256) == model_sha256]
     present = lineage.present_values()
-    return max(
-        same_model,
-        key=lambda run: (
-            run.data.tags.get("dvc.exp") == lineage.experiment,
-            -len(differing(run, present)),
-            run.info.start_time,
-        ),
-        default=None,
-    )
+
+    def nearness(run: Run) -> tuple[bool, int, bool, int]:
+        same_experiment = run.data.tags.get("dvc.exp") == lineage.experiment
+        inside = lineage.experiment is not None
+        return inside and same_experiment, -len(differing(run, present)), same_experiment, run.info.start_time
+
+    return max(same_model, key=nearness, default=None)
 
 
 def fits(run: Run, values: Mapping[str, Any], experiment: str | None) -> bool:

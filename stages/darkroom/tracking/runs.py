@@ -9,12 +9,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from mlflow.entities import Dataset, DatasetInput, InputTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, Run
 
 from darkroom.door import Terminated, say
 from darkroom.errors import UserError
 from darkroom.tracking import machine, system
 from darkroom.tracking.address import masked
+from darkroom.tracking.continuing import differing
 from darkroom.tracking.lineage import FILES
 from darkroom.tracking.series import CLOSE_SECONDS, Series, last_steps
 from darkroom.tracking.values import (
@@ -45,11 +46,11 @@ class StageRun:
     """
 
     def __init__(
-        self, store: Store, run_id: str, stage: str, values: Mapping[str, Any], *, files: bool, monitored: bool
+        self, store: Store, run_id: str, stage: str, values: Mapping[str, Any], *, monitored: bool = False
     ) -> None:
         self.run_id = run_id
         self._store, self._client = store, store.client
-        self._stage, self._values, self._files = stage, values, files
+        self._stage, self._values = stage, values
         self._monitor = system.Monitor(store.address.uri, run_id) if monitored else None
         self._series: list[Series] = []
         self._metric_names: set[str] = set()
@@ -58,12 +59,12 @@ class StageRun:
     def __enter__(self) -> Self:
         try:
             self._client.update_run(self.run_id, status="RUNNING")
-            self._forget_error()
+            run = self._client.get_run(self.run_id)
             self.tags(machine.this_process() | {f"stage.{self._stage}": "running"})
-            for part in chunks(params_of(self._values), PARAMS_A_CALL):
-                self._client.log_batch(self.run_id, params=part)
-            if self._files:
-                self._log_files()
+            self._log_params(run)
+            self._log_origin(run)
+            if "darkroom.error" in run.data.tags and run.data.tags.get(f"stage.{self._stage}") != "finished":
+                self._client.delete_tag(self.run_id, "darkroom.error")  # of an earlier try of this stage
             if self._monitor:
                 self._monitor.start()
         except BaseException as error:
@@ -146,26 +147,32 @@ class StageRun:
         """The command that shows the runs, and where this one is."""
         return self._store.farewell(self.run_id)
 
-    def _forget_error(self) -> None:
-        """What an earlier try of this stage ended with is no longer true."""
-        tags = self._client.get_run(self.run_id).data.tags
-        if "darkroom.error" in tags and tags.get(f"stage.{self._stage}") != "finished":
-            self._client.delete_tag(self.run_id, "darkroom.error")
+    def _log_params(self, run: Run) -> None:
+        """Those that the run has not got: MLflow refuses 1.0 where it has 1."""
+        new = {key: value for key, value in self._values.items() if key not in run.data.params}
+        for part in chunks(params_of(new), PARAMS_A_CALL):
+            self._client.log_batch(self.run_id, params=part)
+
+    def _log_origin(self, run: Run) -> None:
+        """The working folder's files, code and packages. A stage that joins leaves the training's code and packages be."""
+        lineage = self._store.lineage
+        if not differing(run, lineage.present_values()):
+            for name in FILES:
+                if (lineage.folder / name).is_file():
+                    self.artifact(lineage.folder / name)
+        joins = any(key.startswith("stage.") and key != f"stage.{self._stage}" for key in run.data.tags)
+        if lineage.diff:
+            self.text(lineage.diff, f"code.{self._stage}.diff" if joins else "code.diff")
+        if not joins:
+            self.text(lineage.packages, "environment.txt")
+        elif lineage.commit and lineage.commit != run.data.tags.get("git.commit"):
+            self.tags({f"git.commit.{self._stage}": lineage.commit})
 
     def _steps_to_show(self, numbers: Mapping[str, float]) -> dict[str, int]:
         known = last_steps(self._client, self.run_id)
         for series in self._series:
             known |= {name: max(step, known.get(name, 0)) for name, step in series.last_steps().items()}
         return {name: known.get(name, 0) for name in numbers}
-
-    def _log_files(self) -> None:
-        lineage = self._store.lineage
-        for name in FILES:
-            if (lineage.folder / name).is_file():
-                self.artifact(lineage.folder / name)
-        if lineage.diff:
-            self.text(lineage.diff, "code.diff")
-        self.text(lineage.packages, "environment.txt")
 
 
 def ending_of(error: BaseException | None) -> tuple[Status, str]:

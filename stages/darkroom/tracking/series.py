@@ -25,8 +25,8 @@ from darkroom.tracking.values import METRICS_A_CALL, chunks, metric_name
 
 Answer = TypeVar("Answer")
 
-SEND_SECONDS = 2.0
-"""How often the thread looks for new points: fewer and larger batches cost less a point."""
+SEND_SECONDS = 5.0
+"""How often the thread sends: fewer and larger batches cost less a point, and the points are safe on disk."""
 SLOW_SECONDS = 10.0
 """A call that takes longer than this is told to the user, once."""
 RETRY_SECONDS = 60.0
@@ -135,7 +135,7 @@ class Series:
                 self._tell(f"does not answer ({_first_line(error)})")
                 pause = min(pause * 2, RETRY_SECONDS)
                 if closing:
-                    time.sleep(SEND_SECONDS / 2)
+                    time.sleep(min(SEND_SECONDS, 1.0))
                 continue
             if closing:
                 return

@@ -57,10 +57,10 @@ class Store:
         if resume is not None:
             why = self._why_not_resume(self.find(resume), values, parent)
             if not why:
-                return StageRun(self, resume, stage, values, files=True, monitored=monitored)
+                return StageRun(self, resume, stage, values, monitored=monitored)
             say(f"run {resume} {why}: a new run goes on from it")
             extra[continuing.TRAINED_BY] = resume
-        return StageRun(self, self._create(name, extra), stage, values, files=True, monitored=monitored)
+        return StageRun(self, self._create(name, extra), stage, values, monitored=monitored)
 
     def join(self, stage: str, values: Mapping[str, Any], *, run_id: str, model_sha256: str) -> StageRun:
         """The run that trained the model, or a continuation of it.
@@ -71,8 +71,7 @@ class Store:
         family = self._family(run_id)
         best = continuing.closest(family, self.lineage, model_sha256)
         if best is not None and continuing.fits(best, values, self.lineage.experiment):
-            as_now = not continuing.differing(best, self.lineage.present_values())
-            return StageRun(self, best.info.run_id, stage, values, files=as_now, monitored=False)
+            return StageRun(self, best.info.run_id, stage, values)
         tags = {continuing.TRAINED_BY: run_id, continuing.MODEL_SHA256: model_sha256}
         new = self._create(None, tags)
         if best is not None:
@@ -82,7 +81,7 @@ class Store:
                 f"run {run_id}, which trained this model, is not in the store at {self.address.shown}: run {new} replaces it"
             )
             values = self.lineage.locked_values() | dict(values)
-        return StageRun(self, new, stage, values, files=True, monitored=False)
+        return StageRun(self, new, stage, values)
 
     def find(self, run_id: str) -> Run | None:
         """The run where the store has it and it is not deleted."""
@@ -142,9 +141,9 @@ class Store:
         return ""
 
     def _create(self, name: str | None, tags: Mapping[str, str]) -> str:
-        run = self.client.create_run(
-            self.experiment_id, run_name=name or self.lineage.experiment, tags=self.lineage.tags() | dict(tags)
-        )
+        """A new run, RUNNING from now on, so it says at once which process it belongs to."""
+        all_tags = self.lineage.tags() | machine.this_process() | dict(tags)
+        run = self.client.create_run(self.experiment_id, run_name=name or self.lineage.experiment, tags=all_tags)
         return str(run.info.run_id)
 
     def _search(self, condition: str) -> list[Run]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-SAMPLE_SECONDS = 5.0
+SAMPLE_SECONDS = 10.0
 
 
 class Monitor:
@@ -29,6 +29,14 @@ class Monitor:
             logging.getLogger(__name__).debug("no system metrics", exc_info=True)
 
     def stop(self) -> None:
-        if self._monitor is not None:
-            self._monitor.finish()
-            self._monitor = None
+        """Ends the thread, and adds a last sample: a short stage would have none."""
+        if self._monitor is None:
+            return
+        monitor, self._monitor = self._monitor, None
+        try:
+            monitor.finish()
+            monitor.collect_metrics()
+            monitor.publish_metrics(monitor.aggregate_metrics())
+            monitor.mlflow_logger.flush()
+        except Exception:
+            logging.getLogger(__name__).debug("no last sample", exc_info=True)
