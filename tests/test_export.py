@@ -195,6 +195,8 @@ def contents(path: Path) -> list[bytes]:
 
 @pytest.mark.parametrize("opset", [20, 23])
 def test_opset_is_the_one_asked_for(packed: PackedSet, saved: SavedModel, tmp_path: Path, opset: int) -> None:
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export/model.pt2").write_text("yesterday's")
     numbers, _ = run_stage(packed, saved, tmp_path, opset=opset, formats=["onnx"])
     model = onnx.load(tmp_path / "export/model.onnx")
     assert [entry.version for entry in model.opset_import] == [opset]
