@@ -19,7 +19,6 @@ import torch
 from PIL import Image
 from sklearn.metrics import accuracy_score, f1_score
 
-from pipelines import REPOSITORY
 from darkroom.errors import UserError
 from darkroom.evaluation.inference import device_like, logits_of
 from darkroom.evaluation.pictures import confusion_picture, mistakes_picture
@@ -30,6 +29,7 @@ from darkroom.params import Params, read_params
 from darkroom.tracking.store import Store
 from digits import StoreSpy, fit_digits, pack_digits
 from evaluate import evaluate
+from pipelines import REPOSITORY
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from pipelines import REPOSITORY
 from darkroom.errors import UserError
 from darkroom.exporting import formats, onnx_file
 from darkroom.exporting.description import Description
@@ -35,6 +34,7 @@ from darkroom.params import Export, read_params
 from darkroom.tracking.store import Store
 from digits import StoreSpy, fit_digits, pack_digits
 from export import export
+from pipelines import REPOSITORY
 
 FILES = {"onnx": "model.onnx", "torchscript": "model.ts", "torch_export": "model.pt2"}
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from darkroom.evaluation.scores import log_probabilities, log_softmax, scores
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.metrics import confusion_matrix, log_loss, precision_recall_fscore_support, top_k_accuracy_score
+
+from darkroom.evaluation.scores import log_probabilities, log_softmax, scores
 
 
 def guesses(seed: int, num_images: int, num_classes: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
