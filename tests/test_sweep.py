@@ -53,6 +53,12 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take two seconds; one test draws them."""
+    monkeypatch.setattr("darkroom.sweeping.search.draw", lambda *_: None)
+
+
+@pytest.fixture
 def packed(place: Path) -> PackedSet:
     """Digits whose test split cannot be read."""
     made = pack_digits(place / "data" / "packed")
@@ -158,6 +164,7 @@ def test_a_sweep_has_a_run_with_a_run_for_each_trial_and_a_finished_one_adds_non
     assert len(runs_of(store, "train")) == 6
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_trials_that_fail_or_diverge_are_failed_and_the_rest_run(
     params: Params, place: Path, packed: PackedSet, capsys: pytest.CaptureFixture[str]
 ):
@@ -249,6 +256,7 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
+@pytest.mark.usefixtures("no_pictures")
 def test_stopped_and_killed_and_gone_on_with(params: Params, place: Path, packed: PackedSet):
     changed = wanted(params, trials=4, workers=1, pruner="none")
     _write_params(place, changed)
