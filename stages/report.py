@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from darkroom.door import enter, root, say
-from darkroom.params import read_params
+from darkroom.params import flatten, read_params
 
 if TYPE_CHECKING:
     from darkroom.reporting.results import Results
@@ -39,16 +39,21 @@ def main() -> None:
 def report(results: Results, parameters: Mapping[str, Mapping[str, Any]], *, store: Store, out: Path) -> dict[str, Any]:
     """Writes the page of `results` and of the `parameters` (by section) below `out`, and adds it to their run.
 
-    Gives the page's bytes and the run.
+    The stages before training open no run: their parameters, numbers and pictures join it here, and dvc.lock with all
+    hashes of the pipeline. Gives the page's bytes and the run.
     """
     from darkroom.files import write_text
     from darkroom.reporting.page import render
 
     page = out / "reports/report.html"
     ids = {"run_id": results.train["mlflow_run_id"], "model_sha256": results.train["model_sha256"]}
-    with store.join("report", {}, **ids) as run:
+    with store.join("report", flatten({"data": parameters["data"]}), **ids) as run:
         write_text(page, render(results, parameters))
         run.artifact(page, "report")
+        run.artifact(out / "metrics/data.json", "metrics")
+        run.artifacts(out / "plots/data", "plots/data")
+        if (out / "dvc.lock").exists():
+            run.artifact(out / "dvc.lock")
     return {"bytes": page.stat().st_size, "mlflow_run_id": run.run_id}
 
 

@@ -143,8 +143,9 @@ def test_the_page_says_the_numbers(folder: Path, params: Params) -> None:
     assert 'formats ["onnx", "torchscript", "torch_export"]' in text
     for value in (MODEL, DATA, RUN):
         assert value in text
-    assert spy.files == ["report/report.html"]
-    assert spy.joined == {"stage": "report", "values": {}, "run_id": RUN, "model_sha256": MODEL}
+    assert spy.files[:3] == ["report/report.html", "metrics/data.json", "plots/data/000.png"]
+    values = {f"data.{key}": value for key, value in shown["data"].items()}
+    assert spy.joined == {"stage": "report", "values": values, "run_id": RUN, "model_sha256": MODEL}
 
 
 def test_the_page_stands_alone(folder: Path, params: Params) -> None:
