@@ -144,7 +144,7 @@ def test_the_page_says_the_numbers(folder: Path, params: Params) -> None:
     for value in (MODEL, DATA, RUN):
         assert value in text
     assert spy.files[:3] == ["report/report.html", "metrics/data.json", "plots/data/000.png"]
-    values = {f"data.{key}": value for key, value in shown["data"].items()}
+    values = {f"data.{key}": value for key, value in params.data.model_dump().items()}
     assert spy.joined == {"stage": "report", "values": values, "run_id": RUN, "model_sha256": MODEL}
 
 
