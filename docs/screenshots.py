@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -36,7 +36,7 @@ START = (
     "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execvp(sys.argv[3], sys.argv[3:])"
 )
 """Chromium reads commands from its file 3 and answers on its file 4."""
-PAGE_SECONDS = 60.0
+PAGE_SECONDS = 120.0
 
 
 class Browser:
@@ -81,6 +81,11 @@ class Browser:
         shown = "document.body ? document.body.innerText : ''"
         self.wait_for(f"{json.dumps(until)}.every(part => ({shown}).includes(part))")
         return str(self.evaluate(shown))
+
+    def type_into(self, selector: str, text: str) -> None:
+        self.wait_for(f"document.querySelector(`{selector}`) != null")
+        self.evaluate(f"document.querySelector(`{selector}`).focus()")
+        self.call("Input.insertText", text=text)
 
     def open(self, url: str, *, until: tuple[str, ...]) -> str:
         """Opens the page and gives the text that it shows, as soon as all of `until` is in it. Raises TimeoutError."""
@@ -169,28 +174,39 @@ CLOSE_ASSISTANT = "document.querySelector('[data-component-id=\"mlflow.assistant
 
 def take(folder: Path, into: Path) -> list[Path]:
     """Takes the pictures of the repository in `folder`; needs two finished runs and a report."""
-    with sqlite3.connect(folder / "mlflow.db") as database:
+    runs, experiment = newest_runs(folder)
+    names = tuple(runs.values())
+    with mlflow_ui(folder) as address, chromium() as browser:
+        taken = []
+
+        def shoot(name: str) -> None:
+            browser.evaluate(CLOSE_ASSISTANT)
+            browser.screenshot(into / name)
+            taken.append(into / name)
+
+        browser.open(runs_page(address, experiment), until=names)
+        shoot("runs.png")
+        browser.open(charts_page(address, experiment), until=(*names, "Model metrics"))
+        browser.type_into("input[placeholder='Search metric charts']", "val_")
+        browser.text(until=("val_accuracy", "val_loss"))
+        shoot("charts.png")
+        browser.open(compare_page(address, experiment, list(runs)), until=("Comparing 2 Runs", *names))
+        shoot("compare.png")
+        browser.open((folder / "reports/report.html").resolve().as_uri(), until=())
+        shoot("report.png")
+    return taken
+
+
+def newest_runs(folder: Path) -> tuple[dict[str, str], str]:
+    """{id: name} of the two newest finished runs, and their experiment's id."""
+    with closing(sqlite3.connect(folder / "mlflow.db")) as database:
         query = (
             "select run_uuid, name, experiment_id from runs where status = 'FINISHED' order by start_time desc limit 2"
         )
         runs = database.execute(query).fetchall()
-    database.close()
-    names, experiment = tuple(name for _, name, _ in runs), str(runs[0][2])
-    with mlflow_ui(folder) as address, chromium() as browser:
-        pages = {
-            "runs.png": (runs_page(address, experiment), names),
-            "charts.png": (charts_page(address, experiment), (*names, "val_accuracy")),
-            "compare.png": (
-                compare_page(address, experiment, [run for run, _, _ in runs]),
-                ("Comparing 2 Runs", *names),
-            ),
-            "report.png": ((folder / "reports/report.html").resolve().as_uri(), ()),
-        }
-        for name, (url, until) in pages.items():
-            browser.open(url, until=until)
-            browser.evaluate(CLOSE_ASSISTANT)
-            browser.screenshot(into / name)
-    return [into / name for name in pages]
+    if len(runs) < 2:
+        sys.exit("error: two finished runs are needed: make repro, then dvc exp run -S train.lr=0.05")
+    return {run: name for run, name, _ in runs}, str(runs[0][2])
 
 
 def main() -> None:

@@ -276,7 +276,7 @@ MUST_RUN = {
     "packed.py": {"prepare", "train", "evaluate", "export"},
     "pictures.py": {"prepare"},
     "sheets.py": {"prepare", "evaluate"},
-    "filenames.py": {"download", "prepare"},
+    "filenames.py": {"download"},
     "sources": {"download"},
     "data": {"prepare"},
     "models": {"train", "evaluate", "export"},
