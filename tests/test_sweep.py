@@ -83,7 +83,7 @@ def light_sweep(params: Params, root: Path, opener: Light, data_sha256: str = "f
     """A finished sweep of trials without runs."""
     terms = make_terms(params, data_sha256)
     with opened(storage_url(params, root), params.sweep.study, terms, root) as (study, _):
-        study.pruner = make_pruner(params.sweep, params.train.epochs)
+        study.pruner = make_pruner(params.sweep, params.train)
         ledger = Ledger(study, make_space(params.sweep.space), params.sweep)
         workers, threads = divide(params.sweep.workers, params.sweep.trials)
         values = train_values(params)

@@ -51,7 +51,7 @@ def ledger_of(params: Params, root: Path) -> Iterator[Ledger]:
         shutil.copyfile(_tables(), root / "optuna.db")
     terms = make_terms(params, "f" * 64)
     with opened(storage_url(params, root), params.sweep.study, terms, root) as (study, _):
-        study.pruner = make_pruner(params.sweep, params.train.epochs)
+        study.pruner = make_pruner(params.sweep, params.train)
         yield Ledger(study, make_space(params.sweep.space), params.sweep)
 
 
@@ -173,7 +173,7 @@ def test_a_pruned_trials_value_is_its_best_report(params: Params, tmp_path: Path
 
 
 def test_halving_stops_trials_and_a_killed_attempt_does_not_compete_with_its_successor(params: Params, tmp_path: Path):
-    params = with_values(section(params, trials=9), {"train.epochs": 9})
+    params = with_values(section(params, trials=9), {"train.epochs": 9, "train.warmup_epochs": 0.0})
     with ledger_of(params, tmp_path) as ledger:
         first = claim(ledger)
         assert not ledger.report(first, 1, 0.5)
@@ -183,6 +183,14 @@ def test_halving_stops_trials_and_a_killed_attempt_does_not_compete_with_its_suc
         complete(ledger, again, 0.6)
         assert ledger.report(claim(ledger), 1, 0.4)
         assert not ledger.report(claim(ledger), 1, 0.7)
+
+
+def test_nothing_is_pruned_before_an_epoch_at_the_full_learning_rate(params: Params, tmp_path: Path):
+    params = with_values(section(params, trials=2), {"train.epochs": 9, "train.warmup_epochs": 2.5})
+    with ledger_of(params, tmp_path) as ledger:
+        good, bad = claim(ledger), claim(ledger)
+        answers = [(ledger.report(good, epoch, 0.9), ledger.report(bad, epoch, 0.1)) for epoch in (1, 2, 3, 4)]
+        assert answers == [(False, False)] * 3 + [(False, True)]
 
 
 def test_a_successor_that_goes_on_from_a_checkpoint_has_the_reports_before_it(params: Params, tmp_path: Path):
@@ -204,7 +212,7 @@ def test_one_seed_gives_the_same_trials_also_when_stopped_and_gone_on_with(
         wanted = section(
             params, trials=12, sampler=sampler, seed=seed, space={"train.lr": LR, "model.width": {"low": 8, "high": 64}}
         )
-        wanted = with_values(wanted, {"train.epochs": 4})
+        wanted = with_values(wanted, {"train.epochs": 4, "train.warmup_epochs": 0.0})
         for stop in (*stops, 99):
             with ledger_of(wanted, root) as ledger:
                 while (found := ledger.claim()) is not None:

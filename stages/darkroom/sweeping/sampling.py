@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +15,12 @@ from optuna.samplers import BaseSampler, QMCSampler, RandomSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from darkroom.params import Sweep
+from darkroom.params import Sweep, Train
 
 REDUCTION = 3
 """One trial in three goes on at each rung of successive halving."""
 FIRST_RUNG = 1 / 10
-"""Share of the epochs after which the first rung looks: past the usual warm-up."""
+"""Share of the epochs after which a trial is first judged, and never before an epoch at the full learning rate."""
 
 
 def make_sampler(sweep: Sweep, place: int, tries: int) -> BaseSampler:
@@ -41,11 +42,11 @@ def make_sampler(sweep: Sweep, place: int, tries: int) -> BaseSampler:
         return TPESampler(seed=seed, multivariate=True, group=True, constant_liar=True)
 
 
-def make_pruner(sweep: Sweep, epochs: int) -> BasePruner:
-    """The pruner for trials of `epochs` epochs, or of what `sweep.space` says for train.epochs."""
+def make_pruner(sweep: Sweep, train: Train) -> BasePruner:
+    """The pruner for trials of train.epochs, or of what `sweep.space` says for it."""
     swept = sweep.space.get("train.epochs")
-    lengths = [epochs, *(int(cast(float, end)) for end in (swept.extremes() if swept else []))]
-    first = max(1, round(min(lengths) * FIRST_RUNG))
+    lengths = [train.epochs, *(int(cast(float, end)) for end in (swept.extremes() if swept else []))]
+    first = max(round(min(lengths) * FIRST_RUNG), math.ceil(train.warmup_epochs) + 1)
     match sweep.pruner:
         case "successive_halving":
             return WithoutLost(SuccessiveHalvingPruner(min_resource=first, reduction_factor=REDUCTION))

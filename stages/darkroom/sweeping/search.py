@@ -35,7 +35,7 @@ def search(ledger: Ledger, terms: Terms, params: Params, *, packed: PackedSet, r
     Raises what `Coordinator.run` raises, and UserError where no trial is complete.
     """
     store = open_store(params.tracking, root)
-    ledger.study.pruner = make_pruner(params.sweep, params.train.epochs)
+    ledger.study.pruner = make_pruner(params.sweep, params.train)
     num_workers, threads = divide(params.sweep.workers, params.sweep.trials - ledger.num_done())
     _announce(ledger, params, num_workers, threads)
     base = train_values(params) | terms.otherwise
