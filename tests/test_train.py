@@ -161,7 +161,9 @@ def test_another_setting_picks_no_checkpoint_up(
 def test_a_loss_that_is_not_finite_fails_the_run_and_names_the_step(
     packed: PackedSet, params: Params, store: Store, tmp_path: Path
 ) -> None:
-    wild = with_values(params, SMALL | {"model.name": "mlp", "train.lr": 100, "train.clip_norm": 0, "train.warmup_epochs": 0})
+    wild = with_values(
+        params, SMALL | {"model.name": "mlp", "train.lr": 100, "train.clip_norm": 0, "train.warmup_epochs": 0}
+    )
     with pytest.raises(UserError, match=r"train\.lr: 100.* not finite at step \d+"):
         run_stage(packed, wild, store, tmp_path)
     [run] = store.client.search_runs([store.experiment_id])
