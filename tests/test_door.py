@@ -95,8 +95,10 @@ def test_code_that_git_does_not_know_is_named_in_a_temporary_experiment(closed: 
     done = run("import darkroom.mine", closed, DVC_ROOT=str(tmp_path))
     assert (done.returncode, done.stderr) == (
         1,
-        "\nerror: stages/darkroom/mine.py is not in git, so this temporary experiment has no copy of it: "
-        "git add stages/darkroom/mine.py, and run it again\n",
+        (
+            "\nerror: stages/darkroom/mine.py is not in git, so this temporary experiment has no copy of it: "
+            "git add stages/darkroom/mine.py, and run it again\n"
+        ),
     )
     for module, environment in (("darkroom.mine", {}), ("darkroom.nowhere", {"DVC_ROOT": str(tmp_path)})):
         assert run(f"import {module}", closed, **environment).stderr.endswith(f"No module named '{module}'\n")
