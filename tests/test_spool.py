@@ -262,3 +262,17 @@ def test_many_numbers_in_a_step_and_odd_names(tmp_path: Path):
     assert len([name for name in logged if name.startswith("layer")]) == 1500
     assert math.isnan(logged["train_loss"])
     assert logged["lr"] > 1e308
+
+
+def test_a_number_logged_before_the_series_went_out_hides_none_of_it(tmp_path: Path):
+    """A training that is used again: its spool is whole, its run is new, its result is logged at once."""
+    with closing(Spool(tmp_path / "spool.jsonl")) as spool:
+        for epoch in range(1, 31):
+            spool.add(epoch, {"val_loss": 1 / epoch})
+    store = store_at(tmp_path)
+    with store.start("train", {}) as run:
+        run.series(tmp_path / "spool.jsonl")
+        run.metrics({"val_loss": 0.2})
+    found = points(store, run.run_id, "val_loss")
+    assert found == sorted([*((epoch, 1 / epoch) for epoch in range(1, 31)), (30, 0.2)])
+    assert store.client.get_run(run.run_id).data.metrics["val_loss"] == 0.2

@@ -37,7 +37,7 @@ def test_the_environment_goes_before_params_yaml(monkeypatch: pytest.MonkeyPatch
     [
         ("sqlite:///runs.db", "sqlite:////project/runs.db"),
         ("sqlite:///below/runs.db?timeout=9", "sqlite:////project/below/runs.db?timeout=9"),
-        ("sqlite:////tmp/runs.db", "sqlite:////tmp/runs.db"),
+        ("sqlite:////data/runs.db", "sqlite:////data/runs.db"),
         ("postgresql+psycopg2://ada@db/runs", "postgresql+psycopg2://ada@db/runs"),
         ("databricks", "databricks"),
     ],
@@ -49,7 +49,7 @@ def test_an_address_is_absolute(uri: str, absolute: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    "uri", ["./mlruns", "mlruns", "/tmp/mlruns", "file:///tmp/mlruns", "file:mlruns", "http:/x", "C:\\runs"]
+    "uri", ["./mlruns", "mlruns", "/data/mlruns", "file:///data/mlruns", "file:mlruns", "http:/x", "C:\\runs"]
 )
 def test_a_folder_is_refused_and_the_right_address_named(uri: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
@@ -82,7 +82,7 @@ def test_a_password_in_params_yaml_is_refused_and_not_repeated():
         ("postgresql://db/runs?user=ada&password=s3cret", "postgresql://db/runs?user=ada&password=***"),
         ("no answer from http://a:b@c and http://d:e@f", "no answer from http://***:***@c and http://***:***@f"),
         ("https://host:5000/a@b", "https://host:5000/a@b"),
-        ("sqlite:////tmp/a.db", "sqlite:////tmp/a.db"),
+        ("sqlite:////data/a.db", "sqlite:////data/a.db"),
     ],
 )
 def test_passwords_are_masked(text: str, shown: str):

@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlflow.utils.validation import validate_param_and_metric_name
 
-from conftest import Pipeline
 from darkroom.door import Terminated
 from darkroom.errors import UserError
 from darkroom.tracking import machine
 from darkroom.tracking.lineage import gather
 from darkroom.tracking.values import metric_name, owned_names, owned_tags, same_value, text_of
+from pipelines import Pipeline
 from stores import files, lineage, points, program, read, status, store_at, tags, tracking
 
 

@@ -80,6 +80,12 @@ def masked(text: str) -> str:
     )
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says in its first line, without passwords; empty where it says nothing."""
+    lines = masked(str(error)).strip().splitlines()
+    return lines[0] if lines else ""
+
+
 def _absolute(uri: str, setting: str, root: Path) -> str:
     kind = scheme(uri)
     if kind == "sqlite":

@@ -14,7 +14,7 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Run
 from darkroom.door import Terminated, say
 from darkroom.errors import UserError
 from darkroom.tracking import machine, system
-from darkroom.tracking.address import masked
+from darkroom.tracking.address import first_line, masked
 from darkroom.tracking.continuing import differing
 from darkroom.tracking.lineage import FILES
 from darkroom.tracking.series import CLOSE_SECONDS, Series, last_steps
@@ -185,6 +185,5 @@ def ending_of(error: BaseException | None) -> tuple[Status, str]:
 
 
 def _line(error: BaseException) -> str:
-    lines = masked(str(error)).strip().splitlines()
-    text = lines[0] if lines else ""
-    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}".rstrip(": ")
+    said = first_line(error)
+    return said if isinstance(error, UserError) else f"{type(error).__name__}: {said}".removesuffix(": ")

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
 
 from darkroom.door import say
-from darkroom.tracking.address import masked
+from darkroom.tracking.address import first_line
 from darkroom.tracking.spool import Point, Spool, read_points
 from darkroom.tracking.values import METRICS_A_CALL, chunks, metric_name
-
-Answer = TypeVar("Answer")
 
 SEND_SECONDS = 5.0
 """How often the thread sends: fewer and larger batches cost less a point, and the points are safe on disk."""
@@ -130,9 +126,9 @@ class Series:
                 pause = SEND_SECONDS
             except Exception as error:  # whatever a store throws must not end a training
                 if isinstance(error, MlflowException) and error.error_code in FINAL:
-                    self._tell(f"does not take points any more ({_first_line(error)})")
+                    self._tell(f"does not take points any more ({first_line(error) or type(error).__name__})")
                     return
-                self._tell(f"does not answer ({_first_line(error)})")
+                self._tell(f"does not answer ({first_line(error) or type(error).__name__})")
                 pause = min(pause * 2, RETRY_SECONDS)
                 if closing:
                     time.sleep(min(SEND_SECONDS, 1.0))
@@ -142,8 +138,6 @@ class Series:
 
     def _send_present(self) -> None:
         """Sends what the spool holds now and the store has not got, in as few calls as MLflow allows."""
-        if self._sent is None:
-            self._sent = Sent(self._patiently(partial(last_steps, self._client, self._run_id)))
         batch: list[Metric] = []
         end = self._sent.position
         for point in read_points(self._spool.path, self._sent.position):
@@ -157,26 +151,17 @@ class Series:
 
     def _send(self, batch: list[Metric], end: int) -> None:
         for part in chunks(batch, METRICS_A_CALL):
-            self._patiently(partial(self._client.log_batch, self._run_id, metrics=part))
+            timer = threading.Timer(SLOW_SECONDS, self._tell, ("is slow or away",))
+            timer.daemon = True
+            timer.start()
+            try:
+                self._client.log_batch(self._run_id, metrics=part)
+            finally:
+                timer.cancel()
         self._sent.steps |= {metric.key: metric.step for metric in batch}
         self._sent.position = end
-
-    def _patiently(self, call: Callable[[], Answer]) -> Answer:
-        """The call's answer; tells the user while it takes unusually long."""
-        timer = threading.Timer(SLOW_SECONDS, self._tell, ("is slow or away",))
-        timer.daemon = True
-        timer.start()
-        try:
-            return call()
-        finally:
-            timer.cancel()
 
     def _tell(self, what: str) -> None:
         if not self._told:
             self._told = True
             say(f"the tracking store at {self._shown} {what}: points of the curves are kept in {self._spool.path}")
-
-
-def _first_line(error: Exception) -> str:
-    lines = masked(str(error)).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__
