@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from darkroom.training import Augmentation
-from darkroom.training.augment import Normalizer, augmented, crop_and_flip, erased, mixed, resized_crop
+from darkroom.training.augment import Normalizer, augmented, cropped, erased, flipped, mixed, resized_crop
 from darkroom.training.batches import Batches, Cut
 from darkroom.training.draws import Draw, draw
 from darkroom.training.order import Order
@@ -33,7 +33,7 @@ def test_crop_and_flip_are_the_plain_crop_and_flip_of_each_picture(channels: int
     chosen = drawn(50, crop_padding=2, flip=True)
     assert chosen.shift is not None
     assert chosen.flip is not None
-    result = crop_and_flip(images, chosen.shift, chosen.flip, padding=2)
+    result = cropped(flipped(images.clone(), chosen.flip), chosen.shift, padding=2)
     padded = np.pad(images.numpy(), ((0, 0), (2, 2), (2, 2), (0, 0)))
     for row, (top, left) in enumerate(chosen.shift):
         picture = padded[row, :, ::-1] if chosen.flip[row] else padded[row]
@@ -43,11 +43,12 @@ def test_crop_and_flip_are_the_plain_crop_and_flip_of_each_picture(channels: int
 def test_flip_alone_and_crop_alone() -> None:
     images = numbered(20)
     flip = np.arange(20) % 2 == 0
-    flipped = crop_and_flip(images, None, flip, padding=0)
-    assert torch.equal(flipped[0], images[0].flip(1))
-    assert torch.equal(flipped[1], images[1])
+    mirrored = flipped(images.clone(), flip)
+    assert torch.equal(mirrored[0], images[0].flip(1))
+    assert torch.equal(mirrored[1], images[1])
+    assert torch.equal(flipped(images.clone(), np.zeros(20, bool)), images)
     centre = np.full((20, 2), 3)
-    assert torch.equal(crop_and_flip(images, centre, None, padding=3), images)
+    assert torch.equal(cropped(images, centre, padding=3), images)
 
 
 def test_half_are_flipped_and_crop_offsets_are_uniform() -> None:

@@ -31,8 +31,10 @@ class Normalizer:
 
 def augmented(images: Tensor, draw: Draw, padding: int, normalize: Normalizer) -> Tensor:
     """Training pictures, uint8 N×H×W×C (contiguous), changed as `draw` says and normalised: float32 N×C×H×W."""
-    if draw.shift is not None or draw.flip is not None:
-        images = crop_and_flip(images, draw.shift, draw.flip, padding)
+    if draw.flip is not None:
+        images = flipped(images, draw.flip)
+    if draw.shift is not None:
+        images = cropped(images, draw.shift, padding)
     if draw.operation is not None:
         images = trivially_augmented(images, draw.operation)
     pictures = normalize(images)
@@ -43,24 +45,21 @@ def augmented(images: Tensor, draw: Draw, padding: int, normalize: Normalizer) -
     return pictures
 
 
-def crop_and_flip(
-    images: Tensor, shift: NDArray[np.int64] | None, flip: NDArray[np.bool_] | None, padding: int
-) -> Tensor:
-    """Each picture, N×H×W×C, cut at its own place from its zero-padded self, or from the mirror image of that.
+def flipped(images: Tensor, flip: NDArray[np.bool_]) -> Tensor:
+    """N×H×W×C, changed in place: those that `flip` picks are mirrored left to right."""
+    picked = _on(flip.nonzero()[0], images)
+    return images.index_copy_(0, picked, images.index_select(0, picked).flip(2))
+
+
+def cropped(images: Tensor, shift: NDArray[np.int64], padding: int) -> Tensor:
+    """Each picture, N×H×W×C, cut at its own place from its zero-padded self.
 
     All in one gather: the windows of a batch are rows of an overlapping view, and a row is picked by where it begins.
     """
     num, height, width, channels = images.shape
     padded = functional.pad(images, (0, 0, padding, padding, padding, padding))
-    if flip is not None:
-        padded = torch.cat([padded, padded.flip(2)])
-    stride_y = padded.shape[2] * channels
-    stride_n = padded.shape[1] * stride_y
-    begins = np.arange(num) * stride_n
-    if flip is not None:
-        begins = begins + flip * (num * stride_n)
-    if shift is not None:
-        begins = begins + shift[:, 0] * stride_y + shift[:, 1] * channels
+    stride_n, stride_y, stride_x, _ = padded.stride()
+    begins = np.arange(num) * stride_n + shift @ np.array([stride_y, stride_x])
     row = width * channels
     last = padded.numel() - ((height - 1) * stride_y + row)
     windows = padded.view(-1).as_strided((last + 1, height, row), (1, stride_y, 1))
