@@ -207,8 +207,10 @@ def server(tmp_path: Path) -> Iterator[str]:
         process.wait(30)
 
 
-def test_a_server_gets_the_whole_run(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
+def test_a_server_gets_the_whole_run(
+    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.replace("//", "//ada:s3cret@"))
     work = tmp_path / "work"
     work.mkdir()
     (work / "params.yaml").write_text("train:\n  lr: 0.1\n")
@@ -230,10 +232,10 @@ def test_a_server_gets_the_whole_run(tmp_path: Path, server: str, monkeypatch: p
     assert found.info.status == "FINISHED"
     assert not (work / "mlflow.db").exists()
     assert not (work / "mlruns").exists()
-    assert store.farewell(run.run_id).splitlines() == [
-        f"run:  {server}/#/experiments/{store.experiment_id}/runs/{run.run_id}",
-        f"runs: {server}/#/experiments/{store.experiment_id}/runs",
-    ]
+    printed = capfd.readouterr()
+    assert "s3cret" not in printed.out + printed.err + store.farewell(run.run_id) + repr(found.data)
+    page = f"{server}/#/experiments/{store.experiment_id}/runs"
+    assert store.farewell(run.run_id).splitlines() == ["recorded:", f"  run:  {page}/{run.run_id}", f"  runs: {page}"]
 
 
 def test_nobody_is_called_home_and_no_pickle_is_loaded():

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from darkroom.tracking.store import Store
 
 # MLflow reads these while it is imported, and this file runs before any other of the room. A pipeline does not phone
-# home, and a file that somebody else logged does not run code here.
+# home, a file that somebody else logged does not run code here, and an address is printed without its password.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("DO_NOT_TRACK", "true")
+os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 os.environ["MLFLOW_ALLOW_PICKLE_DESERIALIZATION"] = "false"
 

@@ -46,6 +46,11 @@ class Address:
     def shown(self) -> str:
         return masked(self.uri)
 
+    @property
+    def page(self) -> str:
+        """A server's address as a browser takes it, without name and password, ending in a slash."""
+        return re.sub(r"//.*@", "//", self.uri).rstrip("/") + "/"
+
 
 def find_address(tracking_uri: str, root: Path) -> Address:
     """MLFLOW_TRACKING_URI if set, else `tracking_uri` (the key tracking.uri), else mlflow.db below `root`.

@@ -106,15 +106,14 @@ class Store:
 
     def farewell(self, run_id: str) -> str:
         """The command that shows the runs, where this one is, and where the table of runs is."""
-        page = f"#/experiments/{self.experiment_id}/runs"
+        where = self.address.page if self.address.is_server else "http://127.0.0.1:5000/"
+        table = f"{where}#/experiments/{self.experiment_id}/runs"
+        addresses = f"  run:  {table}/{run_id}\n  runs: {table}"
         if self.address.is_server:
-            return (
-                f"run:  {self.address.shown.rstrip('/')}/{page}/{run_id}\nruns: {self.address.shown.rstrip('/')}/{page}"
-            )
-        if not self.address.is_database:
-            return f"run {run_id} at {self.address.shown}"
-        where = "http://127.0.0.1:5000/"
-        return f"{self._ui_command()}\n  run:  {where}{page}/{run_id}\n  runs: {where}{page}"
+            return f"recorded:\n{addresses}"
+        if self.address.is_database:
+            return f"{self._ui_command()}\n{addresses}"
+        return f"recorded: run {run_id} at {self.address.shown}"
 
     def _ui_command(self) -> str:
         """A bare `mlflow ui` finds mlflow.db in the working folder, but not beside an old store of files."""
