@@ -12,7 +12,7 @@ from PIL import Image
 from pipelines import Pipeline, all_runs, changed
 from screenshots import chromium, mlflow_ui, runs_page, take
 
-ROWS = "input[aria-label^='Press Space to toggle row selection']"
+BOX = "input[aria-label^='Press Space to toggle row selection']"
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +31,10 @@ def test_two_runs_are_listed_and_compared(pipeline: Pipeline, tmp_path: Path):
         with mlflow_ui(pipeline.folder) as address, chromium() as browser:
             listed = browser.open(runs_page(address, new.info.experiment_id), until=names)
             assert f"{len(all_runs(pipeline))} matching runs" in " ".join(listed.split())
-            browser.wait_for(f"document.querySelectorAll(`{ROWS}`).length >= 2")
-            browser.evaluate(f"[...document.querySelectorAll(`{ROWS}`)].slice(0, 2).forEach(box => box.click())")
+            for run in (new, old):
+                row = f"document.querySelector(`[row-id='{run.info.run_id}'] {BOX}`)"
+                browser.wait_for(f"{row} != null")
+                browser.evaluate(f"{row}.click()")
             compare = "[...document.querySelectorAll('button')].find(button => button.innerText == 'Compare')"
             browser.wait_for(f"{compare} != null")
             browser.evaluate(f"{compare}.click()")
