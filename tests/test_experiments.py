@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,45 +139,49 @@ def train_process(pipeline: Pipeline) -> int | None:
     return None
 
 
-def newest(pipeline: Pipeline) -> tuple[str, str, int]:
-    """Id, status and last step of the newest run."""
+def newest(pipeline: Pipeline) -> tuple[str, str]:
+    """Id and status of the newest run."""
     with closing(sqlite3.connect(pipeline.folder / "mlflow.db", timeout=30)) as database:
         run, status = database.execute("select run_uuid, status from runs order by start_time desc limit 1").fetchone()
-        (step,) = database.execute(
-            "select max(step) from metrics where run_uuid = ? and key = 'train_loss'", (run,)
-        ).fetchone()
-    return run, status, step or 0
+    return run, status
 
 
-def start_repro(pipeline: Pipeline, runs: int, after_step: int) -> subprocess.Popen[bytes]:
-    """A `dvc repro` that is in the middle of training, beyond `after_step`."""
-    dvc = subprocess.Popen(
-        ["dvc", "repro", "train"], cwd=pipeline.folder, env=os.environ, stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    wait_until(lambda: len(all_runs(pipeline)) == runs and newest(pipeline)[2] > after_step, 60, "training under way")
+def start_repro(pipeline: Pipeline, runs: int, after_step: int, said: Path) -> subprocess.Popen[bytes]:
+    """A `dvc repro` that is in the middle of training: it has kept a checkpoint after `after_step`."""
+    with said.open("ab") as file:
+        dvc = subprocess.Popen(
+            ["dvc", "repro", "train"], cwd=pipeline.folder, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+        )
+    wait_until(lambda: last_checkpoint(pipeline) > after_step, 60, "training under way")
+    assert len(all_runs(pipeline)) == runs
     return dvc
 
 
-def test_a_training_whose_dvc_is_killed_stops_and_goes_on_in_the_same_run(pipeline: Pipeline):
+def last_checkpoint(pipeline: Pipeline) -> int:
+    """The step of the newest checkpoint of an unfinished training; 0 where there is none."""
+    kept = (pipeline.folder / ".checkpoints").glob("*/step-*.pt")
+    return max((int(path.stem.removeprefix("step-")) for path in kept), default=0)
+
+
+def test_a_training_whose_dvc_is_killed_stops_and_goes_on_in_the_same_run(pipeline: Pipeline, tmp_path: Path):
     before = len(all_runs(pipeline))
-    with changed(pipeline, train__epochs=100, train__lr=0.07, train__checkpoint_every=0.2):
-        reached, ids = 0, set()
+    with changed(pipeline, train__epochs=200, train__lr=0.07, train__checkpoint_every=0.2):
+        ids = set()
         for number in (signal.SIGKILL, signal.SIGTERM):
-            dvc = start_repro(pipeline, before + 1, reached + 100)
+            dvc = start_repro(pipeline, before + 1, last_checkpoint(pipeline), tmp_path / "said")
             if number == signal.SIGKILL:
                 second = pipeline.run("dvc", "repro", code=255)
                 assert "lock" in second.stderr.lower(), "two at once: the second is refused, the first unharmed"
             dvc.send_signal(number)
             dvc.wait()
             wait_until(lambda: train_process(pipeline) is None, 15, "end of the train stage")
-            run, status, reached = newest(pipeline)
-            assert status == "KILLED"
+            run, status = newest(pipeline)
+            assert status == "KILLED", (number, (tmp_path / "said").read_text())
             ids.add(run)
         pipeline.run("dvc", "repro", "train")
         (run,) = all_runs(pipeline)[before:]
         assert ids == {run.info.run_id}
         assert run.info.status == "FINISHED"
         steps = [step for step, _ in series(pipeline, run, "train_loss")]
-        assert steps == list(range(1, 100 * 16 + 1)), "nothing lost, nothing twice"
+        assert steps == list(range(1, 200 * 16 + 1)), "nothing lost, nothing twice"
         assert pipeline.json("metrics/train.json")["mlflow_run_id"] == run.info.run_id
