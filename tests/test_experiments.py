@@ -129,6 +129,12 @@ def test_code_that_git_does_not_know_is_named_before_training(pipeline: Pipeline
         restore(pipeline)
 
 
+LONG = {"train__epochs": 100, "train__batch_size": 32, "train__lr": 0.07, "model__width": 24, "model__blocks": [1, 1],
+        "train__checkpoint_every": 0.5}  # fmt: skip
+"""Half a minute of training: long enough to be killed twice."""
+STEPS = 100 * 31
+
+
 def train_process(pipeline: Pipeline) -> int | None:
     """The id of the train stage that works in the clone."""
     import psutil
@@ -174,7 +180,7 @@ def test_a_training_whose_dvc_is_killed_stops_and_goes_on_in_the_same_run(pipeli
                 assert "lock" in second.stderr.lower(), "two at once: the second is refused, the first unharmed"
             dvc.send_signal(number)
             dvc.wait()
-            wait_until(lambda: train_process(pipeline) is None, 15, "end of the train stage")
+            wait_until(lambda: train_process(pipeline) is None, 30, "end of the train stage")
             run, status = newest(pipeline)
             assert status == "KILLED", (number, (tmp_path / "said").read_text())
             ids.add(run)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from mlflow.entities import Dataset, DatasetInput, InputTag, Run
 
-from darkroom.door import Terminated, say
+from darkroom.door import Terminated, orderly_stop, say
 from darkroom.errors import UserError
 from darkroom.tracking import machine, system
 from darkroom.tracking.address import first_line, masked
@@ -76,19 +76,27 @@ class StageRun:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         status, why = self._ending or ending_of(error)
-        try:
-            for series in self._series:
-                series.close(CLOSE_SECONDS if status == "FINISHED" else STOPPED_SECONDS)
-                self._metric_names |= series.last_steps().keys()
-            if self._monitor:
-                self._monitor.stop()
-            if status == "FAILED" and not isinstance(error, UserError | None):
-                self.text(masked("".join(traceback.format_exception(error))), f"errors/{self._stage}.txt")
-            self.tags(owned_tags(self._stage, self._metric_names))
-            self.tags({f"stage.{self._stage}": status.lower()} | ({"darkroom.error": why} if why else {}))
-            self._client.set_terminated(self.run_id, status)
-        except Exception as problem:  # the stage's own end, good or bad, is what its caller must see
-            say(f"the end of run {self.run_id} is not in the store at {self._store.address.shown}: {_line(problem)}")
+        with orderly_stop() as stop:  # a signal in the middle would leave the run RUNNING
+            try:
+                self._end(status, why, error)
+            except Exception as problem:  # the stage's own end, good or bad, is what its caller must see
+                say(
+                    f"the end of run {self.run_id} is not in the store at {self._store.address.shown}: {_line(problem)}"
+                )
+        if stop.signal:
+            stop.obey()
+
+    def _end(self, status: Status, why: str, error: BaseException | None) -> None:
+        for series in self._series:
+            series.close(CLOSE_SECONDS if status == "FINISHED" else STOPPED_SECONDS)
+            self._metric_names |= series.last_steps().keys()
+        if self._monitor:
+            self._monitor.stop()
+        if status == "FAILED" and not isinstance(error, UserError | None):
+            self.text(masked("".join(traceback.format_exception(error))), f"errors/{self._stage}.txt")
+        self.tags(owned_tags(self._stage, self._metric_names))
+        self.tags({f"stage.{self._stage}": status.lower()} | ({"darkroom.error": why} if why else {}))
+        self._client.set_terminated(self.run_id, status)
 
     def ends(self, status: Status, why: str = "") -> None:
         """How the run ends when the block is left, whatever leaves it: a pruned trial is no failure."""
