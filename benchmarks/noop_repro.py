@@ -45,6 +45,12 @@ def seconds(folder: Path) -> float:
     return taken
 
 
+def check_up_to_date(folder: Path) -> None:
+    """Ends the program where a `dvc repro` would run something."""
+    if subprocess.run(["dvc", "status", "--quiet"], cwd=folder, env=ENVIRONMENT, check=False).returncode:
+        sys.exit("error: `dvc repro` has work to do here: make repro first")
+
+
 def pairs(folder: Path, num: int) -> list[tuple[float, float]]:
     """Seconds of the toy and of the repository in `folder`, in turns."""
     with tempfile.TemporaryDirectory() as name:
@@ -54,6 +60,7 @@ def pairs(folder: Path, num: int) -> list[tuple[float, float]]:
 
 def main() -> None:
     wanted = arguments(__doc__, pairs=5)
+    check_up_to_date(REPOSITORY)
     found = pairs(REPOSITORY, 1 if wanted.quick else wanted.pairs)
     toy, ours = (statistics.median(values) for values in zip(*found, strict=True))
     show(["dvc repro, nothing to do", "seconds"], [["a toy of one stage", f"{toy:.2f}"], ["darkroom", f"{ours:.2f}"]])
