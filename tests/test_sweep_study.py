@@ -278,8 +278,8 @@ def test_a_study_begun_on_other_terms_is_refused_with_both(
 def test_settings_that_shape_no_result_and_swept_keys_may_change(params: Params, tmp_path: Path):
     changed = with_values(params, {"train.threads": 1, "train.lr": 0.5, "sweep.workers": 1, "sweep.trials": 99})
     for wanted in (params, changed):
-        with ledger_of(wanted, tmp_path):
-            pass
+        with ledger_of(wanted, tmp_path) as ledger:
+            assert ledger.sweep == wanted.sweep
 
 
 def test_a_key_whose_condition_is_not_met_keeps_the_value_of_the_studys_first_day(params: Params, tmp_path: Path):

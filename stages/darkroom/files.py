@@ -10,7 +10,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -146,13 +146,6 @@ def sha256_bytes(*parts: bytes) -> str:
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
-    return digest.hexdigest()
-
-
-def sha256_chunks(chunks: Iterable[bytes]) -> str:
-    digest = hashlib.sha256()
-    for chunk in chunks:
-        digest.update(chunk)
     return digest.hexdigest()
 
 
