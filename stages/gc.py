@@ -1,8 +1,8 @@
 # ruff: noqa: A005 - `import gc` finds the module that is built into Python, never this script
 """Lists what nothing needs any more, and with --yes removes it: `make gc`, `make gc YES=1`.
 
-Finished checkpoints of trainings that no run and not the workspace's model names, artifacts of deleted runs, downloads
-of sets that data/raw does not hold. Never anything else.
+Finished checkpoints of trainings that no run and not the workspace's model names, what pruned trials leave, artifacts of
+deleted runs, downloads of sets that data/raw does not hold. Never anything else.
 
 Run by hand: python stages/gc.py [--yes] [--days N]
 
@@ -77,11 +77,15 @@ def _checkpoints(store: Store, workspace: Path, days: float) -> Iterator[tuple[P
     from darkroom.tracking.leftovers import named_fingerprints
 
     folders = [folder for folder in sorted((store.root / ".checkpoints").glob("*")) if folder.is_dir()]
-    named = named_fingerprints(store) | _of_workspace(store, workspace) if folders else set()
+    named = named_fingerprints(store) if folders else {}
+    present = _of_workspace(store, workspace)
     for folder in folders:
-        if folder.name in named or _in_use(folder):
+        if folder.name in present or _in_use(folder):
             continue
-        if (folder / "finished.pt").exists():
+        if folder.name in named:
+            if named[folder.name] == {"FINISHED"} and not any(folder.glob("*.pt")):
+                yield folder, "holds no checkpoint, and its run has ended"
+        elif (folder / "finished.pt").exists():
             yield folder, "finished, and no run names it"
         elif (age := _age_in_days(folder)) >= days:
             yield folder, f"unfinished for {age:.0f} days, and no run names it"

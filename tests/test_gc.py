@@ -109,6 +109,15 @@ def test_an_unfinished_checkpoint_is_kept_while_it_is_young_or_in_use(store: Sto
         assert listed(store) == {}
 
 
+def test_what_a_pruned_trial_leaves_goes_and_what_a_killed_run_needs_stays(store: Store):
+    for name in ("pruned", "killed"):
+        (folder := store.root / ".checkpoints" / name).mkdir(parents=True)
+        (folder / "series.jsonl").write_text("{}\n")
+        trained(store, name)
+    store.client.set_terminated(trained(store, "killed"), "KILLED")
+    assert listed(store) == {".checkpoints/pruned": "holds no checkpoint, and its run has ended"}
+
+
 def test_only_what_belongs_to_deleted_runs_and_models_goes_from_mlruns(store: Store):
     kept, deleted = trained(store, "a"), trained(store, "b")
     store.client.delete_run(deleted)

@@ -15,16 +15,17 @@ FINGERPRINT = "darkroom.fingerprint"
 RUN_FOLDER, MODEL_FOLDER = re.compile(r"[0-9a-f]{32}"), re.compile(r"m-[0-9a-f]{32}")
 
 
-def named_fingerprints(store: Store) -> set[str]:
-    """Fingerprints of trainings that a run names which is not deleted, in any experiment."""
+def named_fingerprints(store: Store) -> dict[str, set[str]]:
+    """Fingerprints of trainings that runs name which are not deleted, in any experiment, with these runs' states."""
     experiments = [each.experiment_id for each in store.client.search_experiments(view_type=ViewType.ALL)]
-    found: set[str] = set()
+    found: dict[str, set[str]] = {}
     token: str | None = ""
     while token is not None:
         page = store.client.search_runs(
             experiments, f"tags.`{FINGERPRINT}` LIKE '%'", max_results=1000, page_token=token or None
         )
-        found |= {run.data.tags[FINGERPRINT] for run in page}
+        for run in page:
+            found.setdefault(run.data.tags[FINGERPRINT], set()).add(run.info.status)
         token = page.token or None
     return found
 
