@@ -189,6 +189,7 @@ def take(folder: Path, into: Path) -> list[Path]:
         browser.open(charts_page(address, experiment), until=(*names, "Model metrics"))
         browser.type_into("input[placeholder='Search metric charts']", "val_")
         browser.text(until=("val_accuracy", "val_loss"))
+        browser.wait_for("document.querySelectorAll('.js-plotly-plot .trace').length >= 2")
         shoot("charts.png")
         browser.open(compare_page(address, experiment, list(runs)), until=("Comparing 2 Runs", *names))
         shoot("compare.png")

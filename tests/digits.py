@@ -47,7 +47,7 @@ def pack_digits(folder: Path, *, size: int = 8, test_labels: NDArray[np.int64] |
 def fit_digits(packed: PackedSet, name: str = "resnet", *, steps: int = 40, dropout: float = 0.3) -> SavedModel:
     """A small network fitted for a second, as train would save it."""
     meta = packed.meta
-    blocks = (1, 1) if name == "resnet" else ()
+    blocks = (1, 1) if name in ("vgg", "resnet") else ()
     spec = NetworkSpec(name, 16, blocks, dropout, meta.channels, meta.image_size, len(meta.classes))
     train = packed.split("train")
     images = torch.from_numpy(np.array(train.images)).permute(0, 3, 1, 2)

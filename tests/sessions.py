@@ -33,7 +33,7 @@ def digits(start: int, stop: int, *, size: int = 8) -> Digits:
 def small(name: str = "simple_cnn", *, dropout: float = 0.0, **changes: Any) -> NetworkSpec:
     """A network of a few thousand weights for 8×8 grey digits."""
     settings: dict[str, Any] = {
-        "width": {"mlp": 32, "simple_cnn": 4, "resnet": 4}[name], "blocks": [1, 1] if name == "resnet" else "auto",
+        "width": 32 if name == "mlp" else 4, "blocks": [1, 1] if name in ("vgg", "resnet") else "auto",
         "dropout": dropout, "channels": 1, "image_size": 8, "num_classes": 10,
     }  # fmt: skip
     return network_spec(name, **{**settings, **changes})

@@ -273,7 +273,7 @@ def test_fewer_test_pictures_than_a_batch(packed: PackedSet, saved: SavedModel, 
     assert numbers["num_images"] == 9
 
 
-@pytest.mark.parametrize("name", ["mlp", "simple_cnn"])
+@pytest.mark.parametrize("name", ["mlp", "simple_cnn", "vgg"])
 def test_the_other_networks_export_too(packed: PackedSet, tmp_path: Path, name: str) -> None:
     numbers, _ = run_stage(packed, fit_digits(packed, name, steps=5), tmp_path)
     assert max(numbers[format_]["max_difference"] for format_ in FILES) < 1e-4

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torchvision
 from torch import nn
 
 from darkroom.errors import UserError
@@ -37,18 +38,56 @@ def test_simple_cnn_has_32_and_64_channels() -> None:
     assert network(torch.rand(3, 1, 28, 28)).shape == (3, 10)
 
 
+def test_vgg_by_default_is_a_vgg_11_with_batch_norm_without_its_last_stage() -> None:
+    vgg11 = torchvision.models.vgg11_bn().features[:22]
+    assert num_parameters(build_network(spec("vgg", size=32, channels=3))) == (
+        num_parameters(vgg11) - (64 + 128 + 256 + 256 + 512 + 512) + 512 * 10 + 10
+    ), "its convolutions have no bias: batch norm has one"
+
+
 def test_resnet_18_for_cifar_has_its_11_million_weights() -> None:
     # 11,173,962: the ResNet-18 with a 3×3 stem that CIFAR-10 is commonly trained with
     network = network_outline(spec("resnet", size=32, channels=3))
     assert num_parameters(network) == 11_173_962
 
 
-def test_resnet_takes_any_list_of_blocks_and_halves_the_maps_at_each_stage() -> None:
+@pytest.mark.parametrize("name", ["vgg", "resnet"])
+def test_staged_networks_take_any_list_of_blocks_and_halve_the_maps_at_each_stage(name: str) -> None:
     for blocks in ([1], [2, 1], [1, 1, 1, 1, 1]):
-        chosen = network_spec("resnet", width=8, blocks=blocks, dropout=0.1, channels=3, image_size=33, num_classes=7)
+        chosen = network_spec(name, width=8, blocks=blocks, dropout=0.1, channels=3, image_size=33, num_classes=7)
         network = build_network(chosen)
         assert network(torch.rand(2, 3, 33, 33)).shape == (2, 7)
         assert network.get_submodule("head").in_features == 8 * 2 ** (len(blocks) - 1)
+
+
+@pytest.mark.parametrize("name", ["mlp", "simple_cnn", "vgg", "resnet"])
+@pytest.mark.parametrize("width", [3, 16])
+def test_gradients_are_those_of_plain_kernels(name: str, width: int) -> None:
+    chosen = network_spec(name, width=width, blocks="auto", dropout=0.0, channels=1, image_size=16, num_classes=5)
+    network = build_network(chosen).to(memory_format=torch.channels_last)
+    images = torch.rand(8, 1, 16, 16).to(memory_format=torch.channels_last)
+
+    def gradients() -> dict[str, torch.Tensor]:
+        network.zero_grad()
+        network(images).square().mean().backward()
+        return {key: weight.grad.clone() for key, weight in network.named_parameters() if weight.grad is not None}
+
+    fast = gradients()
+    torch.backends.mkldnn.enabled, before = False, torch.backends.mkldnn.enabled
+    try:
+        plain = gradients()
+    finally:
+        torch.backends.mkldnn.enabled = before
+    for key, gradient in plain.items():
+        assert torch.allclose(fast[key], gradient, rtol=1e-3, atol=1e-3 * float(gradient.abs().max())), key
+
+
+def test_no_published_network_has_the_layer_whose_gradient_onednn_gets_wrong() -> None:
+    for name in TORCHVISION_CLASSIFIERS:
+        size = 224 if name.startswith(("vit", "maxvit", "swin")) else 96
+        for module in network_outline(spec(f"torchvision:{name}", size=size, channels=1)).modules():
+            if isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1) and module.stride != (1, 1):
+                assert module.in_channels >= 16, f"{name}: {module}; see darkroom.models.own.Pointwise"
 
 
 def test_spec_is_plain_and_comes_back() -> None:
@@ -60,7 +99,7 @@ def test_spec_is_plain_and_comes_back() -> None:
     assert spec("mlp").blocks == ()
 
 
-@pytest.mark.parametrize("name", ["mlp", "simple_cnn", "resnet"])
+@pytest.mark.parametrize("name", ["mlp", "simple_cnn", "vgg", "resnet"])
 def test_head_is_the_last_layer(name: str) -> None:
     assert head_name(build_network(spec(name))) == "head"
 

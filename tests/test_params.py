@@ -26,7 +26,7 @@ from pipelines import REPOSITORY
 def test_the_published_file_is_taken_as_it_stands():
     params = read_params(REPOSITORY / "params.yaml")
     assert params.data.name == "digits"
-    assert params.train.lr == 0.1
+    assert params.train.lr == 0.003
     assert set(flatten(params)) >= {"data.name", "model.blocks", "train.lr", "sweep.space.train.lr.low"}
 
 
@@ -106,7 +106,7 @@ def test_parameters_are_frozen(params: Params):
 def test_changes_by_dotted_key_are_checked_as_a_whole(params: Params):
     new = with_values(params, {"train.lr": 0.02, "model.blocks": [2, 2]})
     assert (new.train.lr, new.model.blocks) == (0.02, [2, 2])
-    assert params.train.lr == 0.1
+    assert params.train.lr == 0.003
     assert new.sweep == params.sweep
     with pytest.raises(UserError, match=r"train.lr: 0 is too small"):
         with_values(params, {"train.lr": 0})

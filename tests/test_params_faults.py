@@ -72,7 +72,7 @@ CROSS_CHECKS = [
     ({"model.name": "torchvision:resnet8", "model.blocks": "auto", "model.width": "auto"},
      "model.name: 'torchvision:resnet8' is none of torchvision's classifiers; did you mean torchvision:resnet18?"),
     ({"model.name": "vgg13b", "model.blocks": "auto"},
-     "model.name: 'vgg13b' is no network here (mlp, simple_cnn, resnet, torchvision:<name>); did you mean torchvision:vgg13?"),
+     "model.name: 'vgg13b' is no network here (mlp, simple_cnn, vgg, resnet, torchvision:<name>); did you mean torchvision:vgg13?"),
     ({"model.pretrained": True},
      "model.pretrained: true means nothing for resnet: only torchvision: networks have published weights (set it to false)"),
     ({"model.freeze": "backbone"}, "model.freeze: backbone would keep random weights (needs model.pretrained: true or model.init)"),

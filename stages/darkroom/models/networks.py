@@ -11,13 +11,15 @@ from torch import nn
 
 from darkroom.errors import UserError
 from darkroom.models.layers import head_name
-from darkroom.models.own import Mlp, ResNet, SimpleCnn
+from darkroom.models.own import Mlp, ResNet, SimpleCnn, Vgg
 from darkroom.models.published import build_published, built_for_size
 from darkroom.models.spec import NetworkSpec
 
 __all__ = ["NETWORKS", "build_network", "check_image_size", "head_name", "network_outline"]
 
-NETWORKS: dict[str, Callable[[NetworkSpec], nn.Module]] = {"mlp": Mlp, "simple_cnn": SimpleCnn, "resnet": ResNet}
+NETWORKS: dict[str, Callable[[NetworkSpec], nn.Module]] = {
+    "mlp": Mlp, "simple_cnn": SimpleCnn, "vgg": Vgg, "resnet": ResNet,
+}  # fmt: skip
 LARGEST_TRIED = 512
 """pixels a side up to which the smallest size that a network takes is looked for"""
 

@@ -1,4 +1,4 @@
-"""The networks of this project: a perceptron, a small CNN, and ResNets for small pictures."""
+"""The networks of this project: a perceptron, a small CNN, and VGGs and ResNets for small pictures."""
 
 from __future__ import annotations
 
@@ -40,6 +40,53 @@ class SimpleCnn(nn.Module):
         return logits
 
 
+class Vgg(nn.Module):
+    """Stages of 3×3 convolutions with batch norm; each later stage halves the maps and doubles the width.
+
+    Simonyan and Zisserman 2015 (https://arxiv.org/abs/1409.1556) for small pictures: the maximum over the last maps in place
+    of the hidden layers. On a CPU the most accurate of these networks a minute of training.
+    """
+
+    def __init__(self, spec: NetworkSpec) -> None:
+        super().__init__()
+        self.stages = nn.Sequential(*_plain_stages(spec.channels, spec.width, spec.blocks))
+        self.dropout = nn.Dropout(spec.dropout)
+        self.head = nn.Linear(spec.width * 2 ** (len(spec.blocks) - 1), spec.num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps = self.stages(images)
+        logits: Tensor = self.head(self.dropout(maps.amax((2, 3))))
+        return logits
+
+
+def _plain_stages(before: int, width: int, blocks: Sequence[int]) -> list[nn.Sequential]:
+    stages = []
+    for stage, count in enumerate(blocks):
+        layers: list[nn.Module] = [nn.MaxPool2d(2)] if stage else []
+        for _ in range(count):
+            channels = width * 2**stage
+            norm = nn.BatchNorm2d(channels)
+            layers += [nn.Conv2d(before, channels, 3, padding=1, bias=False), norm, nn.ReLU(inplace=True)]
+            before = channels
+        stages.append(nn.Sequential(*layers))
+    return stages
+
+
+class Pointwise(nn.Conv2d):
+    """A 1×1 convolution with a stride, computed on the pixels that the stride leaves.
+
+    The same numbers as nn.Conv2d(before, channels, 1, stride), whose weight gradient oneDNN gets wrong on a CPU, writing past
+    its memory, where there are fewer input channels than its block, 8 or 16 (https://github.com/uxlfoundation/oneDNN/issues/6035).
+    """
+
+    def __init__(self, before: int, channels: int, stride: int) -> None:
+        super().__init__(before, channels, 1, bias=False)
+        self.step = stride
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return super().forward(maps[:, :, :: self.step, :: self.step])
+
+
 class BasicBlock(nn.Module):
     """Two 3×3 convolutions around a shortcut (He et al. 2016, https://arxiv.org/abs/1512.03385)."""
 
@@ -51,7 +98,7 @@ class BasicBlock(nn.Module):
         self.norm2 = nn.BatchNorm2d(channels)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or before != channels:
-            self.shortcut = nn.Sequential(nn.Conv2d(before, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
+            self.shortcut = nn.Sequential(Pointwise(before, channels, stride), nn.BatchNorm2d(channels))
 
     def forward(self, maps: Tensor) -> Tensor:
         inner: Tensor = functional.relu(self.norm1(self.conv1(maps)), inplace=True)

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 TORCHVISION = "torchvision:"
-AUTO_WIDTH = {"mlp": 256, "simple_cnn": 32, "resnet": 64}
-AUTO_BLOCKS = (2, 2, 2, 2)
+AUTO_WIDTH = {"mlp": 256, "simple_cnn": 32, "vgg": 64, "resnet": 64}
+AUTO_BLOCKS = {"vgg": (1, 1, 2, 2), "resnet": (2, 2, 2, 2)}
+"""a VGG-11 without its last stage, a ResNet-18"""
 
 
 @dataclass(frozen=True)
@@ -16,11 +17,11 @@ class NetworkSpec:
     """A network without its weights. Nothing in it is `auto`."""
 
     name: str
-    """mlp, simple_cnn, resnet or torchvision:<name>"""
+    """mlp, simple_cnn, vgg, resnet or torchvision:<name>"""
     width: int
-    """hidden units of mlp, channels of the first layer of simple_cnn and resnet; 0 for torchvision"""
+    """hidden units of mlp, channels of the first layer of the others; 0 for torchvision"""
     blocks: tuple[int, ...]
-    """blocks in each stage of resnet; empty for the others"""
+    """convolutions in each stage of vgg, blocks in each of resnet; empty for the others"""
     dropout: float
     """probability of dropping a feature before the last layer"""
     channels: int
@@ -55,11 +56,11 @@ def network_spec(
     num_classes: int,
 ) -> NetworkSpec:
     """The spec that the `model` section of params.yaml and the data describe, with every `auto` resolved."""
-    chosen_blocks = AUTO_BLOCKS if blocks == "auto" else tuple(blocks)
+    staged = AUTO_BLOCKS.get(name, ())
     return NetworkSpec(
         name=name,
         width=AUTO_WIDTH.get(name, 0) if width == "auto" else width,
-        blocks=chosen_blocks if name == "resnet" else (),
+        blocks=tuple(blocks) if staged and blocks != "auto" else staged,
         dropout=dropout,
         channels=channels,
         image_size=image_size,

@@ -11,18 +11,23 @@ from pydantic import Field
 from darkroom.params.base import Fault, Fraction, Section, key
 from darkroom.params.torchvision_names import TORCHVISION_CLASSIFIERS
 
-OWN_NETWORKS = ("mlp", "simple_cnn", "resnet")
+OWN_NETWORKS = ("mlp", "simple_cnn", "vgg", "resnet")
+STAGED = ("vgg", "resnet")
+"""networks that `blocks` means something for"""
 
 
 class Model(Section):
     """The network; input channels and the number of classes follow the data."""
 
-    name: str = key("mlp, simple_cnn, resnet or torchvision:<name>", also=("arch", "architecture", "backbone"))
+    name: str = key("mlp, simple_cnn, vgg, resnet or torchvision:<name>", also=("arch", "architecture", "backbone"))
     width: Literal["auto"] | Annotated[int, Field(ge=1, le=4096)] = key(
-        "hidden units of mlp, channels of the first layer of simple_cnn and resnet; auto: 256, 32, 64"
+        "hidden units of mlp, channels of the first layer of the others; auto: 256, or 32 (simple_cnn), or 64"
     )
     blocks: Literal["auto"] | Annotated[list[Annotated[int, Field(ge=1, le=64)]], Field(min_length=1, max_length=5)] = (
-        key("resnet only: blocks in each stage; auto: [2, 2, 2, 2], a ResNet-18", also=("layers", "depth"))
+        key(
+            "resnet: blocks in each stage, auto: [2, 2, 2, 2], a ResNet-18; vgg: convolutions, auto: [1, 1, 2, 2]",
+            also=("layers", "depth"),
+        )
     )
     dropout: Fraction = key(
         "probability of dropping a feature before the last layer; 0: off", also=("drop", "drop_rate")
@@ -41,11 +46,11 @@ class Model(Section):
         elif not is_torchvision and self.name not in OWN_NETWORKS:
             yield (
                 "model.name",
-                f"{self.name!r} is no network here (mlp, simple_cnn, resnet, torchvision:<name>){_nearest(self.name)}",
+                f"{self.name!r} is no network here ({', '.join(OWN_NETWORKS)}, torchvision:<name>){_nearest(self.name)}",
             )
         if is_torchvision and self.width != "auto":
             yield "model.width", f"{self.width} means nothing for torchvision: networks (set it to auto)"
-        if self.name != "resnet" and self.blocks != "auto":
+        if self.name not in STAGED and self.blocks != "auto":
             yield "model.blocks", f"{self.blocks} means nothing for {self.name} (set it to auto)"
         if self.pretrained and not is_torchvision:
             yield (

@@ -51,7 +51,7 @@ class Train(Section):
         "what best means: for train.keep, early_stop and the plateau schedule", also=("metric",)
     )
     keep: Literal["best", "last"] = key("weights that become the model")
-    unfreeze_epoch: Annotated[int, Field(ge=0)] = key("epoch from which a frozen backbone trains too; 0: never")
+    unfreeze_epoch: Annotated[int, Field(ge=0)] = key("epochs after which a frozen backbone trains too; 0: never")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = key(
         "auto: bf16 where the device computes in it, fp16 on older CUDA, else fp32", also=("amp", "dtype")
     )
