@@ -7,33 +7,45 @@ Keys    augment, model, train
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from darkroom.door import enter, root, say
 from darkroom.errors import UserError
-from darkroom.params import flatten, read_params
+from darkroom.params import Params, read_params
 
 if TYPE_CHECKING:
-    from darkroom.fitting import Fitting, Trained
-    from darkroom.models import NetworkSpec, SavedModel
-    from darkroom.packed import Meta, PackedSet
+    from darkroom.fitting import Kept, Plan, Trained
+    from darkroom.models import SavedModel
+    from darkroom.packed import PackedSet
     from darkroom.params import Augment, Model, Train
     from darkroom.tracking.runs import StageRun
     from darkroom.tracking.store import Store
-    from darkroom.training import EpochRecord, Session
+    from darkroom.training import EpochRecord, World
 
 KEYS: tuple[str, ...] = ("augment", "model", "train")
 INIT = Path("models/init")
-SHAPELESS = {"accumulate", "device", "threads", "checkpoint_every"}
-"""Keys of `train` that shape no result: a checkpoint of other values serves as well."""
 
 
 def main() -> None:
     params = read_params()
+    from darkroom.fitting.launching import launch, processes_wanted
+
+    if (processes := processes_wanted(params.train.devices)) > 1:
+        launch(Path(__file__), processes)
+        return
+    from darkroom.training import choose_device, join
+    from darkroom.training.world import own_device
+
+    with join(choose_device(own_device(params.train.device))) as world:
+        if world.leads:
+            _lead(params, world)
+        else:
+            _follow(params, world)
+
+
+def _lead(params: Params, world: World) -> None:
     from darkroom.packed import open_packed
     from darkroom.tracking import open_store
 
@@ -49,6 +61,7 @@ def main() -> None:
         checkpoints=root() / ".checkpoints",
         init=starting_model(params.model, store),
         show_progress=True,
+        world=world,
     )
     say(
         f"validation: accuracy {numbers['val_accuracy']:.4f}, loss {numbers['val_loss']:.4f} after "
@@ -56,6 +69,17 @@ def main() -> None:
     )
     say("wrote models/model.pt, metrics/train.json, plots/training; next: dvc repro evaluate")
     say(store.farewell(numbers["mlflow_run_id"]))
+
+
+def _follow(params: Params, world: World) -> None:
+    """What a process does that trains with the leader: it learns from it whether and where to begin."""
+    from darkroom.fitting import Plan, follow
+    from darkroom.packed import open_packed
+
+    plan = Plan(open_packed(Path("data/packed")), params.augment, params.model, params.train)
+    told: dict[str, Any] = world.share({})
+    if not told["done"]:
+        follow(plan.session(told["threads"], world), told["stored"])
 
 
 def train(
@@ -72,43 +96,38 @@ def train(
     name: str | None = None,
     on_epoch: Callable[[EpochRecord], None] = lambda _: None,
     show_progress: bool = False,
+    world: World | None = None,
 ) -> dict[str, Any]:
     """Trains, records the run in `store`, writes the stage's files below `out`, and gives what metrics/train.json holds.
 
     Checkpoints lie in `checkpoints`/<fingerprint>: an interrupted training of the same fingerprint is gone on with in
     its own run, a finished one is used as it is, in a new run that carries its series. `init` holds the weights to
     start from; `parent` and `name` are the run's. `on_epoch` sees every epoch; what it raises ends training and run.
+    `world` is that of several processes, of which this one leads.
     Raises UserError where device, network and pictures do not fit, and where the loss diverges.
     """
     from darkroom.files import lock
-    from darkroom.fitting import Fitting, Trained
-    from darkroom.training import Checkpoints
+    from darkroom.fitting import Plan, find_kept, make_room
+    from darkroom.training import ALONE
 
-    digest = fingerprint(packed.meta.sha256, augment, model, train, init)
+    plan = Plan(packed, augment, model, train, init)
+    digest = plan.fingerprint()
     folder = checkpoints / digest
     with lock(folder / "lock", waiting=lambda holder: say(f"{holder} trains exactly this: waiting for it")):
-        kept = Checkpoints(folder, say)
-        if os.environ.get("DARKROOM_FRESH"):
-            say("DARKROOM_FRESH is set: training anew, whatever is stored")
-            kept.clear()
-        done = kept.finished()
-        stored = None if done else kept.latest()
-        resume = stored["run_id"] if stored else None
-        with store.start("train", _values(augment, model, train), resume=resume, parent=parent, name=name) as run:
+        kept = find_kept(folder, plan)
+        resume = kept.stored["run_id"] if kept.stored else None
+        with store.start("train", plan.values(), resume=resume, parent=parent, name=name) as run:
             run.tags({"darkroom.fingerprint": digest, "data.sha256": packed.meta.sha256})
             _record_data(run, packed)
-            series = run.series(folder / "series.jsonl")
-            if done:
-                trained = Trained.of(done)
+            if kept.done:
+                (world or ALONE).share({"done": True})
+                run.series(folder / "series.jsonl")
+                trained = kept.done
                 _tell_reuse(trained, run, on_epoch)
             else:
-                threads = stored["threads"] if stored and train.threads == "auto" else train.threads
-                session = _session(packed, augment, model, train, init, threads)
-                fitting = Fitting(
-                    kept, series, run.run_id, train.checkpoint_every, store.tracking.log_every, on_epoch, show_progress
-                )
-                trained = _fit(fitting, session, stored, run, train.lr)
-            return _write(trained, packed.meta, model, run, out, digest)
+                trained = _fit(plan, kept, run, store.tracking.log_every, on_epoch, show_progress, world or ALONE)
+            make_room(checkpoints, train.finished_gb, folder)
+            return _write(trained, plan, run, out, digest)
 
 
 def starting_model(model: Model, store: Store) -> SavedModel | None:
@@ -131,70 +150,6 @@ def starting_model(model: Model, store: Store) -> SavedModel | None:
     return load_model(path, "another file's training, or name a models/model.pt")
 
 
-def fingerprint(data_sha256: str, augment: Augment, model: Model, train: Train, init: SavedModel | None) -> str:
-    """A hash of all that shapes a training's result: settings, data, starting weights and code."""
-    import json
-
-    from darkroom.files import sha256_bytes, sha256_code
-    from darkroom.training import choose_device, choose_precision
-
-    here = Path(__file__).resolve().parent / "darkroom"
-    shaping = {
-        "augment": augment.model_dump(),
-        "model": model.model_dump(exclude={"init"}),
-        "train": train.model_dump(exclude=SHAPELESS)
-        | {"precision": choose_precision(train.precision, choose_device(train.device))},
-        "init": init.model_sha256 if init else None,
-        "data": data_sha256,
-        "code": sha256_code(here / "training", here / "models"),
-    }
-    return sha256_bytes(json.dumps(shaping, sort_keys=True).encode())[:32]
-
-
-def _values(augment: Augment, model: Model, train: Train) -> dict[str, Any]:
-    return flatten({"augment": augment.model_dump(), "model": model.model_dump(), "train": train.model_dump()})
-
-
-def _spec(model: Model, meta: Meta) -> NetworkSpec:
-    from darkroom.models import network_spec
-
-    return network_spec(
-        model.name,
-        width=model.width,
-        blocks=model.blocks,
-        dropout=model.dropout,
-        channels=meta.channels,
-        image_size=meta.image_size,
-        num_classes=len(meta.classes),
-    )
-
-
-def _session(
-    packed: PackedSet, augment: Augment, model: Model, train: Train, init: SavedModel | None, threads: Any
-) -> Session:
-    from darkroom.models import check_image_size
-    from darkroom.training import Augmentation, Recipe, Session, set_threads, start_network
-
-    spec = _spec(model, packed.meta)
-    check_image_size(spec)
-    set_threads(threads)
-    start = start_network(
-        spec, seed=train.seed, pretrained=model.pretrained, init=init, freeze=model.freeze == "backbone"
-    )
-    for note in start.notes:
-        say(note)
-    return Session(
-        start.network,
-        packed.split("train"),
-        packed.split("val"),
-        recipe=Recipe(**train.model_dump(include={field.name for field in fields(Recipe)})),
-        augmentation=Augmentation(**augment.model_dump()),
-        num_classes=spec.num_classes,
-        mean=packed.meta.mean,
-        std=packed.meta.std,
-    )
-
-
 def _record_data(run: StageRun, packed: PackedSet) -> None:
     counts = {split: sum(each) for split, each in packed.meta.counts.items()}
     run.dataset(name=packed.meta.name, sha256=packed.meta.sha256, source=str(packed.folder), counts=counts)
@@ -208,22 +163,45 @@ def _tell_reuse(trained: Trained, run: StageRun, on_epoch: Callable[[EpochRecord
         on_epoch(record)
 
 
-def _fit(fitting: Fitting, session: Session, stored: dict[str, Any] | None, run: StageRun, lr: float) -> Trained:
+def _fit(
+    plan: Plan,
+    kept: Kept,
+    run: StageRun,
+    log_every: int,
+    on_epoch: Callable[[EpochRecord], None],
+    show_progress: bool,
+    world: World,
+) -> Trained:
+    from darkroom.fitting import Debugging, Fitting
     from darkroom.training import Diverged
 
+    own = plan.train.threads
+    threads = kept.stored["threads"] if kept.stored and own == "auto" and world.size == 1 else own
+    world.share({"done": False, "threads": threads, "stored": kept.stored})
+    fitting = Fitting(
+        kept.checkpoints,
+        run.series(kept.checkpoints.folder / "series.jsonl"),
+        run.run_id,
+        plan.train.checkpoint_every,
+        log_every,
+        on_epoch,
+        show_progress,
+        Debugging(tuple(plan.train.debug), run.artifact),
+        goes_on=plan.open_ended,
+    )
     try:
-        return fitting.fit(session, stored)
+        return fitting.fit(plan.session(threads, world), kept.stored)
     except Diverged as error:
         run.diverged(error.step)
-        raise UserError(f"train.lr: {lr}: {error}") from None
+        raise UserError(f"train.lr: {plan.train.lr}: {error}") from None
 
 
-def _write(trained: Trained, meta: Meta, model: Model, run: StageRun, out: Path, digest: str) -> dict[str, Any]:
+def _write(trained: Trained, plan: Plan, run: StageRun, out: Path, digest: str) -> dict[str, Any]:
     """The stage's files, and their content in the run."""
     from darkroom.files import write_json, write_text
     from darkroom.models import save_model
 
-    saved = trained.saved_model(_spec(model, meta), meta, run.run_id)
+    saved = trained.saved_model(plan.spec(), plan.packed.meta, run.run_id)
     known = {"model_sha256": saved.model_sha256, "fingerprint": digest, "mlflow_run_id": run.run_id}
     numbers = {**trained.numbers(), **known}
     save_model(out / "models/model.pt", saved)

@@ -15,6 +15,7 @@ import torch
 
 from darkroom.door import Terminated
 from darkroom.errors import UserError
+from darkroom.fitting import Plan
 from darkroom.models import SavedModel, load_model, save_model
 from darkroom.packed import PackedSet
 from darkroom.params import Params, with_values
@@ -148,21 +149,103 @@ def test_fresh_trains_again_and_ends_with_the_same_weights(
 def test_another_setting_picks_no_checkpoint_up(
     packed: PackedSet, params: Params, change: dict[str, Any], tmp_path: Path
 ) -> None:
-    from train import fingerprint
-
     def digest(changed: Params) -> str:
-        return fingerprint(packed.meta.sha256, changed.augment, changed.model, changed.train, None)
+        return Plan(packed, changed.augment, changed.model, changed.train).fingerprint()
 
     small = with_values(params, SMALL)
     assert digest(with_values(small, change)) != digest(small)
-    assert digest(with_values(small, {"train.threads": 2, "train.checkpoint_every": 5})) == digest(small)
+    shapeless = {
+        "threads": 2,
+        "checkpoint_every": "5 steps",
+        "devices": 2,
+        "debug": ["profile"],
+        "grad_checkpoint": True,
+    }
+    assert digest(with_values(small, {f"train.{key}": value for key, value in shapeless.items()})) == digest(small)
+
+
+CONSTANT = SMALL | {"train.schedule": "constant", "train.ema_decay": 0.9}
+
+
+def test_more_epochs_go_on_where_the_schedule_does_not_look_ahead(
+    packed: PackedSet, params: Params, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long, short = (with_values(params, CONSTANT | {"train.epochs": epochs}) for epochs in (4, 2))
+    whole = run_stage(packed, long, store_at(tmp_path / "whole"), tmp_path / "whole")
+    store = store_at(tmp_path / "parts")
+    first = run_stage(packed, short, store, tmp_path / "parts")
+    capsys.readouterr()
+    second = run_stage(packed, long, store, tmp_path / "parts")
+    assert "going on in epoch 3, after step 16" in capsys.readouterr().out
+    assert second["model_sha256"] == whole["model_sha256"] != first["model_sha256"]
+    assert second["mlflow_run_id"] != first["mlflow_run_id"], "train.epochs is another, and a run keeps its own"
+    assert points(store, second["mlflow_run_id"], "train_loss") == points(
+        store_at(tmp_path / "whole"), whole["mlflow_run_id"], "train_loss"
+    )
+
+
+def test_fewer_epochs_than_trained_start_over(
+    packed: PackedSet, params: Params, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long, short = (with_values(params, CONSTANT | {"train.epochs": epochs}) for epochs in (3, 2))
+    store = store_at(tmp_path)
+    expected = run_stage(packed, short, store_at(tmp_path / "apart"), tmp_path / "apart")
+    run_stage(packed, long, store, tmp_path)
+    assert run_stage(packed, short, store, tmp_path)["model_sha256"] == expected["model_sha256"]
+    assert "trained for 3 epochs before, train.epochs asks for 2: starting over" in capsys.readouterr().out
+
+
+def test_more_epochs_of_a_cosine_start_over_and_say_why(
+    packed: PackedSet, params: Params, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_stage(packed, with_values(params, SMALL), store, tmp_path)
+    numbers = run_stage(packed, with_values(params, SMALL | {"train.epochs": 4}), store, tmp_path)
+    assert numbers["steps"] == 4 * 8
+    assert "train.schedule: cosine depends on it, so this training starts over" in capsys.readouterr().out
+
+
+def test_checkpoints_by_steps_and_how_many_are_kept(
+    packed: PackedSet, params: Params, store: Store, tmp_path: Path
+) -> None:
+    small = with_values(params, SMALL | {"train.checkpoint_every": "3 steps", "train.checkpoint_keep": 3})
+    seen = []
+
+    def look(_: EpochRecord) -> None:
+        seen.append(sorted(path.name for path in tmp_path.glob(".checkpoints/*/step-*.pt")))
+
+    run_stage(packed, small, store, tmp_path, on_epoch=look)
+    assert seen[-1] == ["step-000000018.pt", "step-000000021.pt", "step-000000024.pt"]
+
+
+def test_finished_trainings_leave_oldest_first_when_they_take_too_much(
+    packed: PackedSet, params: Params, store: Store, tmp_path: Path
+) -> None:
+    def left() -> int:
+        return len(list(tmp_path.glob(".checkpoints/*/finished.pt")))
+
+    for seed in (0, 1, 2):
+        run_stage(packed, with_values(params, SMALL | {"train.seed": seed}), store, tmp_path)
+    assert left() == 3
+    size = next(tmp_path.glob(".checkpoints/*/finished.pt")).stat().st_size
+    tight = with_values(params, SMALL | {"train.seed": 3, "train.finished_gb": 2.5 * size / 1e9})
+    kept = run_stage(packed, tight, store, tmp_path)
+    assert left() == 2
+    assert run_stage(packed, tight, store, tmp_path)["model_sha256"] == kept["model_sha256"]
 
 
 def test_a_loss_that_is_not_finite_fails_the_run_and_names_the_step(
     packed: PackedSet, params: Params, store: Store, tmp_path: Path
 ) -> None:
     wild = with_values(
-        params, SMALL | {"model.name": "mlp", "train.lr": 100, "train.clip_norm": 0, "train.warmup_epochs": 0}
+        params,
+        SMALL
+        | {
+            "model.name": "mlp",
+            "train.optimizer": "sgd",
+            "train.lr": 100,
+            "train.clip_norm": 0,
+            "train.warmup_epochs": 0,
+        },
     )
     with pytest.raises(UserError, match=r"train\.lr: 100.* not finite at step \d+"):
         run_stage(packed, wild, store, tmp_path)

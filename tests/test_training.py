@@ -422,7 +422,7 @@ def test_recipe_has_the_fields_of_the_train_section() -> None:
     from darkroom.params import Train
     from darkroom.params.augment import Augment
 
-    extra = {"threads", "checkpoint_every"}
+    extra = {"threads", "devices", "debug", "checkpoint_every", "checkpoint_keep", "finished_gb"}
     assert set(vars(recipe())) == set(Train.model_fields) - extra
     assert set(vars(Augmentation())) == set(Augment.model_fields)
     assert replace(recipe(), epochs=3).epochs == 3

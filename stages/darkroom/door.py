@@ -1,7 +1,7 @@
 """How a script in stages/ starts and ends.
 
 `enter(main)` turns a user's mistake into one line and exit code 1, SIGTERM into an orderly end with 143, and a vanished
-`dvc` into the same: `dvc` that is killed alone leaves its children running, which would then write into the next run.
+`dvc` or launcher into the same: either, killed alone, leaves its children running, which would then write into the next run.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ from darkroom.errors import UserError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WATCH_SECONDS = 0.5
+RANK = "RANK"
+"""Set by torch's launcher for each of several processes that train together; 0 is the one that speaks."""
+PARTING_SECONDS = 30
+"""How long a process whose caller is gone has to save and close what is open: it may wait for one that is gone too."""
 
 
 class Terminated(SystemExit):
@@ -41,8 +45,8 @@ def root() -> Path:
 def enter(main: Callable[[], None]) -> None:
     """Runs a script's main as its users expect: no traceback for a user's mistake, exit codes 0, 1, 130 and 143."""
     signal.signal(signal.SIGTERM, _terminate)
-    if "DVC_STAGE" in os.environ:
-        threading.Thread(target=_stop_with_dvc, args=(_callers(),), daemon=True).start()
+    if "DVC_STAGE" in os.environ or RANK in os.environ:
+        threading.Thread(target=_stop_with_caller, args=(_callers(),), daemon=True).start()
     try:
         main()
     except UserError as error:
@@ -62,7 +66,8 @@ def enter(main: Callable[[], None]) -> None:
 
 
 def _refuse(reason: str) -> NoReturn:
-    print(f"\nerror: {reason}", file=sys.stderr)
+    rank = os.environ.get(RANK, "0")
+    print(f"\nerror: {reason}" if rank == "0" else f"\nerror in process {rank}: {reason}", file=sys.stderr)
     if "DVC_STAGE" in os.environ:
         print("\nThe stage's earlier outputs are in DVC's cache: `dvc checkout` brings them back.", file=sys.stderr)
     sys.exit(1)
@@ -115,8 +120,9 @@ def orderly_stop() -> Iterator[Stop]:
 
 
 def say(text: str) -> None:
-    """A line for the person at the terminal."""
-    print(text, flush=True)
+    """A line for the person at the terminal; of several processes that train together, one speaks."""
+    if os.environ.get(RANK, "0") == "0":
+        print(text, flush=True)
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> None:
@@ -124,7 +130,7 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _callers() -> list[int]:
-    """dvc's process, and the shell between it and this one where the shell did not exec."""
+    """The process of dvc, or of torch's launcher, and the shell between it and this one where the shell did not exec."""
     import psutil
 
     parents = psutil.Process().parents()
@@ -133,13 +139,16 @@ def _callers() -> list[int]:
     return [parent.pid for parent in parents[: upto + 1]]
 
 
-def _stop_with_dvc(callers: list[int]) -> None:
+def _stop_with_caller(callers: list[int]) -> None:
     import psutil
 
     started = {pid: psutil.Process(pid).create_time() for pid in callers if psutil.pid_exists(pid)}
     while all(_alive(pid, when) for pid, when in started.items()):
         time.sleep(WATCH_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
+    if RANK in os.environ:
+        time.sleep(PARTING_SECONDS)
+        os._exit(128 + signal.SIGTERM)
 
 
 def _alive(pid: int, created: float) -> bool:

@@ -9,10 +9,11 @@ from typing import Any, Protocol
 
 import torch
 
-from darkroom.door import orderly_stop, say
+from darkroom.door import Terminated, orderly_stop, say
+from darkroom.fitting.debugging import Debugging
 from darkroom.fitting.progress import Progress
 from darkroom.fitting.trained import Trained
-from darkroom.training import Checkpoints, EpochRecord, Session, StepRecord
+from darkroom.training import Checkpoints, Diverged, EpochRecord, Session, StepRecord
 
 UNREAD_STEPS = 32
 """Steps whose losses are read from the device together: each reading waits for it."""
@@ -33,12 +34,15 @@ class Fitting:
     checkpoints: Checkpoints
     series: Series
     run_id: str
-    checkpoint_every: float
-    """seconds"""
+    checkpoint_every: float | str
+    """seconds, or "500 steps" """
     log_every: int
     """steps between points of the step series"""
     on_epoch: Callable[[EpochRecord], None]
     show_progress: bool
+    debugging: Debugging
+    goes_on: bool
+    """whether a later training with more epochs may go on from this one's end"""
 
     def fit(self, session: Session, stored: dict[str, Any] | None) -> Trained:
         """Trains to the end, from the checkpoint `stored` where there is one, and keeps the result as finished.
@@ -46,14 +50,19 @@ class Fitting:
         SIGTERM and Ctrl-C save a checkpoint at once and then end the process. Raises Diverged, and what `on_epoch` raises.
         """
         epochs = [EpochRecord(**each) for each in stored["epochs"]] if stored else []
-        if stored:
-            session.load_state_dict(stored["session"])
-            say(f"going on in epoch {session.progress.epoch + 1}, after step {session.progress.steps}")
+        begin(session, stored)
         self.series.cut(stored["series"] if stored else 0)
-        with Progress(session, shown=self.show_progress) as progress, orderly_stop() as stop:
+        with (
+            Progress(session, shown=self.show_progress) as progress,
+            self.debugging.watching(session) as look,
+            orderly_stop() as stop,
+        ):
             unread: list[StepRecord] = []
-            saved = time.monotonic()
+            due = Due(self.checkpoint_every, session.progress.steps)
             for record in session.run():
+                look(record)
+                for note in record.notes:
+                    say(note)
                 if isinstance(record, EpochRecord):
                     self._read(unread, progress)
                     epochs.append(record)
@@ -64,14 +73,15 @@ class Fitting:
                     unread.append(record)
                 if len(unread) == UNREAD_STEPS:
                     self._read(unread, progress)
-                if stop.signal or time.monotonic() - saved >= self.checkpoint_every:
+                session.wants_stop = stop.signal is not None
+                if session.stops or due.now(session.progress.steps):
                     self._read(unread, progress)
                     self._save(session, epochs)
-                    saved = time.monotonic()
-                if stop.signal:
+                if session.stops:
                     stop.obey()
         trained = Trained(session.result(), epochs, self.run_id)
-        self.checkpoints.finish(trained.plain())
+        state = {"state": self._state(session, epochs)} if self.goes_on else {}
+        self.checkpoints.finish(trained.plain() | state)
         return trained
 
     def _read(self, unread: list[StepRecord], progress: Progress) -> None:
@@ -92,14 +102,68 @@ class Fitting:
             "epoch_images_per_s": record.images_per_s,
             "skipped_steps": record.skipped_steps,
         }
-        self.series.add(record.epoch, numbers)
+        self.series.add(
+            record.epoch, numbers | {f"grad_norm/{group}": norm for group, norm in record.grad_norms.items()}
+        )
 
     def _save(self, session: Session, epochs: list[EpochRecord]) -> None:
-        state = {
+        self.checkpoints.save(self._state(session, epochs), session.progress.steps)
+
+    def _state(self, session: Session, epochs: list[EpochRecord]) -> dict[str, Any]:
+        return {
             "session": session.state_dict(),
             "epochs": [asdict(record) for record in epochs],
             "series": self.series.position(),
             "run_id": self.run_id,
             "threads": torch.get_num_threads(),
         }
-        self.checkpoints.save(state, session.progress.steps)
+
+
+@dataclass
+class Due:
+    """Whether the next checkpoint is due."""
+
+    every: float | str
+    """seconds, or "500 steps" """
+    steps: int
+    """at the last one"""
+    time: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.time = time.monotonic()
+
+    def now(self, steps: int) -> bool:
+        """Whether it is, after `steps` steps; it counts as done then."""
+        if isinstance(self.every, str):
+            due = steps - self.steps >= int(self.every.split()[0])
+        else:
+            due = time.monotonic() - self.time >= self.every
+        if due:
+            self.steps, self.time = steps, time.monotonic()
+        return due
+
+
+def begin(session: Session, stored: dict[str, Any] | None) -> None:
+    """Puts the session where the leader's `stored` state left it, or at its beginning; all processes call it."""
+    if stored:
+        session.load_state_dict(stored["session"])
+        say(f"going on in epoch {session.progress.epoch + 1}, after step {session.progress.steps}")
+    elif choice := session.passes.settle(session.recipe):
+        say(choice)
+
+
+def follow(session: Session, stored: dict[str, Any] | None) -> None:
+    """The part of a process that does not lead: the same steps, and nothing recorded.
+
+    Ends with the leader: at SIGTERM, too. What stops the leader is said there.
+    """
+    begin(session, stored)
+    with orderly_stop() as stop:
+        try:
+            for _ in session.run():
+                session.wants_stop = stop.signal is not None
+                if session.stops:
+                    raise Terminated
+        except Diverged:
+            raise SystemExit(1) from None
+    session.result()

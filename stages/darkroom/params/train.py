@@ -61,9 +61,36 @@ class Train(Section):
         "CPU threads; auto: one a physical core", also=("num_threads", "workers", "num_workers")
     )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = key("seed of weights, order and augmentation", also=("random_seed",))
-    checkpoint_every: Positive = key(
-        "seconds between checkpoints; an interrupted run goes on from the last one", also=("save_every", "save_period")
+    devices: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = key(
+        "processes that train together on this machine, one a GPU; auto: all GPUs, or one process",
+        also=("gpus", "num_gpus", "world_size", "nproc_per_node"),
     )
+    tf32: bool = key("CUDA: fp32 products in TensorFloat-32", also=("allow_tf32",))
+    cudnn_benchmark: bool = key(
+        "CUDA: let cuDNN try its algorithms (not with train.deterministic)", also=("benchmark",)
+    )
+    deterministic: bool = key("CUDA: the same bits every time, at some speed; a CPU's are the same anyway")
+    compile: Literal["off", "auto", "on"] = key(
+        "torch.compile; auto: timed beside eager on a copy, and kept where it is faster", also=("torch_compile",)
+    )
+    grad_checkpoint: bool = key(
+        "compute activations again in the backward pass: less memory, a third more time, the same result",
+        also=("gradient_checkpointing", "grad_checkpointing", "checkpointing"),
+    )
+    on_oom: Literal["error", "split"] = key("a step that does not fit in memory; split: twice train.accumulate, and on")
+    on_nonfinite: Literal["stop", "skip", "rewind"] = key(
+        "loss or gradient NaN or infinite; skip: leave the step out; rewind: the last good epoch's weights, half the lr"
+    )
+    nonfinite_limit: Annotated[int, Field(ge=0)] = key("such steps after which skip and rewind stop too")
+    debug: list[Literal["anomaly", "activations", "profile"]] = key(
+        "anomaly: name the operation that makes NaN; activations: a table a layer; profile: a trace of some steps"
+    )
+    checkpoint_every: Positive | Annotated[str, Field(pattern=r"^[1-9]\d* steps?$")] = key(
+        "seconds between checkpoints, or '500 steps'; an interrupted run goes on from the last one",
+        also=("save_every", "save_period"),
+    )
+    checkpoint_keep: Count = key("checkpoints kept while training, the newest", also=("save_total_limit", "save_top_k"))
+    finished_gb: Positive = key("GB that finished trainings may take in .checkpoints; the oldest go first")
 
     def faults(self) -> Iterator[Fault]:
         if self.accumulate > self.batch_size:

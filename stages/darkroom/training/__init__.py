@@ -7,8 +7,9 @@ from darkroom.training.recipe import Augmentation, Recipe
 from darkroom.training.records import Diverged, EpochRecord, Outcome, StepRecord
 from darkroom.training.session import Session
 from darkroom.training.starting import Start, start_network
+from darkroom.training.world import ALONE, World, join, launched
 
 __all__ = [
-    "Augmentation", "Checkpoints", "Diverged", "EpochRecord", "Outcome", "Pictures", "Recipe", "Session", "Start",
-    "StepRecord", "choose_device", "choose_precision", "set_threads", "start_network",
+    "ALONE", "Augmentation", "Checkpoints", "Diverged", "EpochRecord", "Outcome", "Pictures", "Recipe", "Session", "Start",
+    "StepRecord", "World", "choose_device", "choose_precision", "join", "launched", "set_threads", "start_network",
 ]  # fmt: skip

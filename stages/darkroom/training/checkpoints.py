@@ -11,7 +11,6 @@ import torch
 
 from darkroom.files import sha256_file, write_text, written_whole
 
-KEPT = 2
 FINISHED = "finished.pt"
 
 
@@ -21,16 +20,17 @@ class Checkpoints:
     Nothing is locked here: hold `files.lock` over the folder for as long as the training lives.
     """
 
-    def __init__(self, folder: Path, say: Callable[[str], None] = print) -> None:
-        """`say` is told of each damaged file."""
+    def __init__(self, folder: Path, say: Callable[[str], None] = print, *, keep: int = 2) -> None:
+        """`say` is told of each damaged file; `keep` states are kept."""
         self.folder = folder
         self.say = say
+        self.keep = keep
 
     def save(self, state: dict[str, Any], step: int) -> Path:
-        """Writes the state whole and keeps the last two. Raises UserError on a full disk, which leaves the earlier ones."""
+        """Writes the state whole and keeps the last `keep`. Raises UserError on a full disk, which leaves the earlier ones."""
         path = self.folder / f"step-{step:09d}.pt"
         self._write(path, state)
-        for old in self._steps()[KEPT:]:
+        for old in self._steps()[self.keep :]:
             _remove(old)
         return path
 

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from darkroom.errors import UserError
+from darkroom.training.recipe import Recipe
+from darkroom.training.world import local_processes
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 CORES = torch.get_num_threads()
@@ -67,8 +69,23 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 
 
 def set_threads(wanted: Literal["auto"] | int) -> int:
-    """Sets and returns the number of CPU threads. auto: one a physical core that this process may use."""
+    """Sets and returns the number of CPU threads.
+
+    auto: one a physical core that this process may use, shared with the processes of this machine that train with it.
+    """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else CORES
-    threads = min(CORES, allowed) if wanted == "auto" else wanted
+    threads = max(min(CORES, allowed) // local_processes(), 1) if wanted == "auto" else wanted
     torch.set_num_threads(threads)
     return threads
+
+
+def set_kernels(recipe: Recipe) -> None:
+    """TF32, cuDNN's search and determinism, for the whole process; on a CPU none of them does anything."""
+    precision = "tf32" if recipe.tf32 else "ieee"
+    torch.backends.cuda.matmul.fp32_precision = precision
+    torch.backends.cudnn.conv.fp32_precision = precision  # type: ignore[attr-defined]  # torch's stubs are behind
+    torch.backends.cudnn.benchmark = recipe.cudnn_benchmark and not recipe.deterministic
+    torch.backends.cudnn.deterministic = recipe.deterministic
+    if recipe.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS refuses without
+    torch.use_deterministic_algorithms(recipe.deterministic)

@@ -19,6 +19,10 @@ def open_backbone(network: nn.Module) -> None:
     network.requires_grad_(requires_grad=True)
 
 
+def is_frozen(network: nn.Module) -> bool:
+    return not all(parameter.requires_grad for parameter in network.parameters())
+
+
 def train_mode(network: nn.Module) -> None:
     """Training mode, save for frozen batch norms: their statistics belong to their weights and stay too."""
     network.train()

@@ -48,14 +48,23 @@ class Progress:
     reductions: int = 0
     """times that the plateau schedule reduced the learning rate"""
     stopped_early: bool = False
+    accumulate: int = 0
+    """micro-batches that memory asked for; 0: the recipe's"""
+    nonfinite_steps: int = 0
+    """whose loss or gradient was not finite"""
+    halvings: int = 0
+    """times that `on_nonfinite: rewind` halved the learning rate"""
     diverged_step: int = 0
-    """the step whose loss was not finite, from 1; 0: none"""
+    """the step whose loss or gradient was not finite and ended the training, from 1; 0: none"""
+    diverged_where: str = ""
 
-    def add_loss(self, loss: float, weight: float, step: int) -> None:
+    def add_loss(self, loss: float, weight: float) -> None:
         self.loss_sum += loss * weight
         self.weight_sum += weight
-        if not math.isfinite(loss) and not self.diverged_step:
-            self.diverged_step = step
+
+    def diverge(self, step: int, where: str) -> None:
+        if not self.diverged_step:
+            self.diverged_step, self.diverged_where = step, where
 
     def judge(self, accuracy: float, loss: float, recipe: Recipe) -> bool:
         """Takes an epoch's validation scores in; whether they are the best so far.

@@ -36,7 +36,7 @@ class Recipe:
     lr: float
     """highest learning rate of the schedule"""
     accumulate: int = 1
-    """micro-batches that a step is split into"""
+    """micro-batches that a step is split into, in each process"""
     optimizer: Literal["sgd", "adamw"] = "sgd"
     momentum: float = 0.9
     """of sgd; beta1 of adamw"""
@@ -62,4 +62,21 @@ class Recipe:
     """memory layout; auto: for convolutional networks"""
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps"""
+    tf32: bool = True
+    """let fp32 products on CUDA run in TensorFloat-32"""
+    cudnn_benchmark: bool = True
+    """let cuDNN try its algorithms and keep the fastest"""
+    deterministic: bool = False
+    """the same bits on the same GPU: refuses operations that cannot, and leaves cudnn_benchmark out"""
+    compile: Literal["off", "auto", "on"] = "off"
+    """torch.compile; auto: timed, and kept where it is faster"""
+    grad_checkpoint: bool = False
+    """keep the inputs of blocks alone, and compute the rest again in the backward pass"""
+    on_oom: Literal["error", "split"] = "error"
+    """split: twice the micro-batches when a step does not fit in memory"""
+    on_nonfinite: Literal["stop", "skip", "rewind"] = "stop"
+    """at a loss or gradient that is not finite: stop, leave the step out, or take the weights of the last good epoch and
+    half the learning rate"""
+    nonfinite_limit: int = 3
+    """such steps after which skip and rewind stop too"""
     seed: int = 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
+
+from darkroom.training.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -22,9 +25,11 @@ class StepRecord:
     lr: float
     num_images: int
     skipped: bool
-    """fp16: the gradient overflowed, so the optimizer did not step"""
+    """the optimizer did not step: in fp16 the gradient overflowed, or it was not finite and train.on_nonfinite is not stop"""
     loss_on_device: Tensor
     grad_norm_on_device: Tensor
+    notes: tuple[str, ...] = ()
+    """what is worth a line on the screen"""
 
     @property
     def loss(self) -> float:
@@ -60,6 +65,10 @@ class EpochRecord:
     """since the beginning"""
     is_best: bool
     """better than every epoch before"""
+    grad_norms: dict[str, float] = field(default_factory=dict)
+    """root mean square over the epoch's steps, a layer group"""
+    notes: tuple[str, ...] = ()
+    """what is worth a line on the screen: layers whose gradient vanishes, explodes or is zero"""
 
 
 @dataclass(frozen=True)
@@ -93,14 +102,31 @@ class Outcome:
     device: str
     threads: int
     channels_last: bool
+    compiled: bool
+    accumulate: int
+    """micro-batches of a step at the end"""
+    nonfinite_steps: int
+    """left out, since their loss or gradient was not finite"""
+    processes: int
+
+    @classmethod
+    def of(cls, progress: Progress, **rest: Any) -> Outcome:
+        """What `progress` knows, and the rest."""
+        counted = {name: getattr(progress, name) for name in COUNTED}
+        return cls(epochs=progress.epoch, best_val_accuracy=progress.best_accuracy, **counted, **rest)
+
+
+COUNTED = (
+    "best_epoch", "steps", "skipped_steps", "nonfinite_steps", "train_loss", "images_per_s", "seconds", "stopped_early",
+)  # fmt: skip
+"""What an outcome has as the progress has it."""
 
 
 class Diverged(Exception):  # noqa: N818 - the field's own word
-    """The loss is NaN or infinite. `Session.result()` still has the best weights so far, where an epoch ended well."""
+    """The loss or its gradient is NaN or infinite. `Session.result()` still has the best weights so far, where an epoch ended well."""
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, where: str) -> None:
         super().__init__(
-            f"the loss is not finite at step {step}: a lower train.lr, a longer train.warmup_epochs or "
-            "train.clip_norm: 1.0 may help"
+            f"not finite at step {step}: {where} (a lower train.lr, a longer train.warmup_epochs or train.clip_norm: 1.0 may help)"
         )
         self.step = step

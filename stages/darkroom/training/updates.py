@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import clip_grads_with_norm_
 
 from darkroom.training.averaging import Average
+from darkroom.training.guards import Norms
 from darkroom.training.optimizers import build_optimizer, can_fuse, set_lr
 from darkroom.training.recipe import Recipe
 from darkroom.training.schedules import Schedule
@@ -38,35 +39,51 @@ class Updates:
         """What is validated and kept: the average where it is on. The tensors themselves, no copies."""
         return self.average.weights if self.average else self.network.state_dict()
 
-    def begin(self, schedule_step: int, reductions: int) -> None:
-        set_lr(self.optimizer, self.schedule.at(schedule_step, reductions))
+    def begin(self, schedule_step: int, reductions: int, factor: float) -> None:
+        set_lr(self.optimizer, self.schedule.at(schedule_step, reductions) * factor)
         self.optimizer.zero_grad()
 
     def backward(self, loss: Tensor) -> None:
         """Adds the gradient of one micro-batch."""
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]  # torch's
 
-    def finish(self) -> tuple[Tensor, bool]:
-        """Steps the optimizer; the gradient's norm before clipping, on the device, and whether the step was skipped.
+    def norms(self) -> Norms:
+        """Of the whole step's gradient, which is unscaled for it."""
+        self.scaler.unscale_(self.optimizer)
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        found = iter(torch._foreach_norm(gradients))  # noqa: SLF001 - what torch's own clipping calls
+        nothing = gradients[0].new_zeros(())
+        each = torch.stack([nothing if parameter.grad is None else next(found) for parameter in self.parameters])
+        return Norms(each, torch.linalg.vector_norm(each))
+
+    def finish(self, norms: Norms) -> bool:
+        """Clips and steps the optimizer; whether the step was skipped.
 
         fp16 skips a step whose gradient overflowed: weights and average stay, and the schedule must not advance.
         """
-        self.scaler.unscale_(self.optimizer)
-        norm = self._clip()
+        if self.clip_norm:
+            clip_grads_with_norm_(self.parameters, self.clip_norm, norms.total)
         scale = self.scaler.get_scale()  # device sync in fp16, as the three below; in other precisions none
         self.scaler.step(self.optimizer)
         self.scaler.update()
         skipped = self.scaler.get_scale() < scale
         if self.average and not skipped:
             self.average.update()
-        return norm, skipped
+        return skipped
 
-    def _clip(self) -> Tensor:
-        trained = [parameter for parameter in self.parameters if parameter.grad is not None]
-        norm = get_total_norm([parameter.grad for parameter in trained if parameter.grad is not None])
-        if self.clip_norm:
-            clip_grads_with_norm_(trained, self.clip_norm, norm)
-        return norm
+    def drop(self) -> None:
+        """Leaves the step out, after `norms`: weights and average stay."""
+        self.drop_gradient()
+        self.scaler.update()
+
+    def drop_gradient(self) -> None:
+        self.optimizer.zero_grad()
+
+    def buffers(self) -> list[Tensor]:
+        """What is no weight, of the network and of the average: batch norm's statistics."""
+        own = [name for name, _ in self.network.named_buffers()]
+        averaged = [self.average.weights[name] for name in own] if self.average else []
+        return [*self.network.buffers(), *averaged]
 
     def state_dict(self) -> dict[str, Any]:
         return {

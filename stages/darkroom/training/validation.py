@@ -13,6 +13,7 @@ from torch.func import functional_call
 from darkroom.training.augment import Normalizer
 from darkroom.training.batches import Pictures
 from darkroom.training.devices import autocast
+from darkroom.training.world import ALONE, World
 
 PIXELS = 2**19
 """a channel in one batch: 512 pictures of 32×32, 10 of 224×224; fixed, so that the digits are the same every time"""
@@ -28,21 +29,27 @@ def validation_logits(
     precision: str,
     *,
     channels_last: bool,
+    world: World = ALONE,
 ) -> Tensor:
-    """Logits float32 N×K on the CPU, of `network` in eval mode with `weights` in place of its own. No augmentation."""
+    """Logits float32 N×K on the CPU, of `network` in eval mode with `weights` in place of its own. No augmentation.
+
+    Of several processes each takes its share of the batches, which are the same for any number, and gets all logits.
+    """
     device = next(network.parameters()).device
     layout = torch.channels_last if channels_last else torch.contiguous_format
     size = max(PIXELS // pictures.images.shape[1] ** 2, 1)
     training = network.training
     network.eval()
-    logits = []
-    for start in range(0, len(pictures.labels), size):
+    logits = {}
+    for start in range(world.rank * size, len(pictures.labels), world.size * size):
         images = torch.from_numpy(np.array(pictures.images[start : start + size])).to(device, non_blocking=True)
         with autocast(device, precision):
             batch = normalize(images).contiguous(memory_format=layout)
-            logits.append(functional_call(network, dict(weights), (batch,)).float())
+            logits[start] = functional_call(network, dict(weights), (batch,)).float()
     network.train(training)
-    return torch.cat(logits).cpu()  # device sync
+    own = {start: part.cpu() for start, part in logits.items()}  # device sync
+    everyones = {start: part for parts in world.gather(own) for start, part in parts.items()}
+    return torch.cat([everyones[start] for start in sorted(everyones)])
 
 
 def scores(logits: Tensor, labels: NDArray[np.int64]) -> tuple[float, float]:
