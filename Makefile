@@ -13,7 +13,7 @@ BUILD := $(or $(TORCH),$(shell cut -d' ' -f1 $(VENV)/made-for 2>/dev/null),defau
 INSTALLED := $(VENV)/installed-$(shell { echo "$(BUILD) $(CURDIR)"; cat requirements.lock; } | git hash-object --stdin)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test soak lint ui lock generate clean gc repository
+.PHONY: help setup repro test soak overfit lint ui lock generate clean gc repository
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,10 @@ test: repository $(INSTALLED) ## run the tests (ARGS="-k params": some of them)
 
 soak: repository $(INSTALLED) ## run the long tests
 	@$(RUN) pytest -m soak $(ARGS)
+
+overfit: repository $(INSTALLED) ## check that the network learns one batch by heart, before a long training
+	@$(RUN) dvc repro --quiet prepare
+	@$(RUN) python stages/find.py overfit
 
 lint: $(INSTALLED) ## check format, style, types and the arrows between rooms
 	@$(RUN) ruff format --check --quiet

@@ -14,6 +14,7 @@ from darkroom.packed import Meta, PackedSet
 from darkroom.params import Augment, Model, Train, flatten
 from darkroom.training import (
     Augmentation,
+    Pictures,
     Recipe,
     Session,
     World,
@@ -73,8 +74,8 @@ class Plan:
         }
         return sha256_bytes(json.dumps(shaping, sort_keys=True).encode())[:32]
 
-    def session(self, threads: Literal["auto"] | int, world: World) -> Session:
-        """Raises UserError where device, network and pictures do not fit."""
+    def session(self, threads: Literal["auto"] | int, world: World, *, train: Pictures | None = None) -> Session:
+        """`train` takes the place of the training split. Raises UserError where device, network and pictures do not fit."""
         spec = self.spec()
         check_image_size(spec)
         set_threads(threads)
@@ -90,7 +91,7 @@ class Plan:
             say(note)
         return Session(
             start.network,
-            self.packed.split("train"),
+            train or self.packed.split("train"),
             self.packed.split("val"),
             recipe=Recipe(**self.train.model_dump(include={field.name for field in fields(Recipe)})),
             augmentation=Augmentation(**self.augment.model_dump()),

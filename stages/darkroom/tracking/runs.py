@@ -17,7 +17,7 @@ from darkroom.tracking import machine, system
 from darkroom.tracking.address import first_line, masked
 from darkroom.tracking.continuing import differing
 from darkroom.tracking.lineage import FILES
-from darkroom.tracking.series import CLOSE_SECONDS, Series, last_steps
+from darkroom.tracking.series import CLOSE_SECONDS, Series, last_points
 from darkroom.tracking.values import (
     METRICS_A_CALL,
     PARAMS_A_CALL,
@@ -89,7 +89,7 @@ class StageRun:
     def _end(self, status: Status, why: str, error: BaseException | None) -> None:
         for series in self._series:
             series.close(CLOSE_SECONDS if status == "FINISHED" else STOPPED_SECONDS)
-            self._metric_names |= series.last_steps().keys()
+            self._metric_names |= series.last_points().keys()
         if self._monitor:
             self._monitor.stop()
         if status == "FAILED" and not isinstance(error, UserError | None):
@@ -110,11 +110,14 @@ class StageRun:
         """Logs numbers in one batch. Names get the spelling that MLflow takes; NaN and infinity are logged as they are.
 
         Where `step` is None each number stands at the last step of its name, so that it is the one that MLflow shows,
-        also after a series of that name or after an earlier try of the same stage.
+        also after a series of that name or after an earlier try of the same stage. What stands there already is not
+        logged again.
         """
         named = {metric_name(key): number for key, number in numbers.items()}
         self._metric_names |= named.keys()
-        steps = dict.fromkeys(named, step) if step is not None else self._steps_to_show(named)
+        last = self._last_points()
+        steps = {name: last.get(name, (0, None))[0] if step is None else step for name in named}
+        named = {name: number for name, number in named.items() if last.get(name) != (steps[name], number)}
         for part in chunks(metrics_of(named, steps), METRICS_A_CALL):
             self._client.log_batch(self.run_id, metrics=part)
 
@@ -176,11 +179,12 @@ class StageRun:
         elif lineage.commit and lineage.commit != run.data.tags.get("git.commit"):
             self.tags({f"git.commit.{self._stage}": lineage.commit})
 
-    def _steps_to_show(self, numbers: Mapping[str, float]) -> dict[str, int]:
-        known = last_steps(self._client, self.run_id)
+    def _last_points(self) -> dict[str, tuple[int, float]]:
+        known = last_points(self._client, self.run_id)
         for series in self._series:
-            known |= {name: max(step, known.get(name, 0)) for name, step in series.last_steps().items()}
-        return {name: known.get(name, 0) for name in numbers}
+            later = {name: last for name, last in series.last_points().items() if last[0] >= known.get(name, last)[0]}
+            known |= later
+        return known
 
 
 def ending_of(error: BaseException | None) -> tuple[Status, str]:

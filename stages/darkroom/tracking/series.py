@@ -33,9 +33,9 @@ FINAL = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "INVALID_STATE", 
 """Answers that another try does not change: the run was deleted while it trained, say."""
 
 
-def last_steps(client: MlflowClient, run_id: str) -> dict[str, int]:
-    """The last step of each metric that the store has for the run."""
-    return {metric.key: metric.step for metric in client.get_run(run_id).data.to_proto().metrics}
+def last_points(client: MlflowClient, run_id: str) -> dict[str, tuple[int, float]]:
+    """The last step of each metric that the store has for the run, and its value there."""
+    return {metric.key: (metric.step, metric.value) for metric in client.get_run(run_id).data.to_proto().metrics}
 
 
 @dataclass
@@ -62,10 +62,10 @@ class Series:
     def __init__(self, client: MlflowClient, run_id: str, spool: Path, shown: str) -> None:
         self._client, self._run_id, self._shown = client, run_id, shown
         self._spool = Spool(spool)
-        self._steps: dict[str, int] = {}
+        self._last: dict[str, tuple[int, float]] = {}
         self._scanned = 0
         # asked now: a number logged later at the last step of a name must not pass for the points before it
-        self._sent = Sent(last_steps(client, run_id))
+        self._sent = Sent({name: step for name, (step, _) in last_points(client, run_id).items()})
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
         self._abandoned = False
@@ -78,12 +78,12 @@ class Series:
         if self._thread is None:
             self._start()
 
-    def last_steps(self) -> dict[str, int]:
-        """The last step of each name in the spool, sent or not."""
+    def last_points(self) -> dict[str, tuple[int, float]]:
+        """The last step of each name in the spool and its value there, sent or not."""
         for point in read_points(self._spool.path, self._scanned):
-            self._steps |= dict.fromkeys(point.numbers, point.step)
+            self._last |= {key: (point.step, float(number)) for key, number in point.numbers.items()}
             self._scanned = point.end
-        return {metric_name(key): step for key, step in self._steps.items()}
+        return {metric_name(key): last for key, last in self._last.items()}
 
     def position(self) -> int:
         """The spool's length in bytes, for a checkpoint: all that was added lies before it."""
@@ -93,7 +93,7 @@ class Series:
         """Forgets the points after `position`; called before the first `add` of a resumed training."""
         assert self._thread is None, "cut comes before the first add"
         self._spool.cut(position)
-        self._steps, self._scanned = {}, 0
+        self._last, self._scanned = {}, 0
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Sends what is left; after `seconds` says where the unsent points lie, and goes on. Closing twice is fine."""

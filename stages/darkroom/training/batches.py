@@ -1,4 +1,4 @@
-"""Batches cut from the packed array: gathered as uint8, sent as uint8, augmented and normalised on the device."""
+"""Batches cut from the packed array: taken as uint8, sent as uint8, augmented and normalised on the device."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from darkroom.training.draws import Draw, draw
 from darkroom.training.order import Order
 from darkroom.training.randomness import Purpose, generator
 from darkroom.training.recipe import Augmentation
+from darkroom.training.shelf import Shelf
 
 
 class Pictures(Protocol):
@@ -75,6 +76,7 @@ class Batches:
         self.normalize = normalize
         self.device = device
         self.channels_last = channels_last
+        self.shelf = Shelf(pictures.images, device)
         self._permutation: tuple[int, NDArray[np.int64]] = (-1, np.empty(0, np.int64))
 
     def cut(self, epoch: int, step: int) -> Cut:
@@ -82,6 +84,8 @@ class Batches:
         if self._permutation[0] != epoch:
             self._permutation = epoch, self.order.permutation(epoch)
         indices = self._permutation[1][self.order.rows(step)]
+        if step + 1 < self.order.steps:
+            self.shelf.read_ahead(self._permutation[1][self.order.rows(step + 1)])
         rng = generator(self.order.seed, Purpose.AUGMENT, epoch, step)
         drawn = draw(self.augmentation, rng, len(indices), self.pictures.images.shape[1])
         return Cut(indices, self.pictures.labels[indices], drawn)
@@ -90,25 +94,24 @@ class Batches:
         """Some rows of a step, on the device."""
         own = np.arange(len(cut))[rows]
         pictures = self._augmented(cut, own)
-        labels = self._send(cut.labels[own])
+        labels = self.shelf.send(cut.labels[own])
         if cut.draw.partner is None or cut.draw.share is None:
             return Batch(self._laid_out(pictures), labels)
         partners = cut.draw.partner[own]
         whole = len(own) == len(cut)
-        others = pictures[self._send(partners)] if whole else self._augmented(cut, partners)
+        others = pictures[self.shelf.send(partners)] if whole else self._augmented(cut, partners)
         pictures = mixed(pictures, others, cut.draw.rows(own))
         return Batch(
-            self._laid_out(pictures), labels, self._send(cut.labels[partners]), self._send(cut.draw.share[own])
+            self._laid_out(pictures),
+            labels,
+            self.shelf.send(cut.labels[partners]),
+            self.shelf.send(cut.draw.share[own]),
         )
 
     def _augmented(self, cut: Cut, rows: NDArray[np.int64]) -> Tensor:
-        images = self._send(np.take(self.pictures.images, cut.indices[rows], axis=0))
+        images = self.shelf.take(cut.indices[rows])
         return augmented(images, cut.draw.rows(rows), self.augmentation.crop_padding, self.normalize)
 
     def _laid_out(self, pictures: Tensor) -> Tensor:
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
         return pictures.contiguous(memory_format=layout)
-
-    def _send(self, values: NDArray[np.generic]) -> Tensor:
-        # a copy that nothing else writes to: on CUDA it may travel while the next lines run
-        return torch.from_numpy(values).to(self.device, non_blocking=True)

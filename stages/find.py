@@ -1,0 +1,114 @@
+"""Finds something out before a long training: a learning rate, the largest micro-batch, whether the network learns at all.
+
+    python stages/find.py lr [--steps 200] [--apply] [-S key=value …]
+    python stages/find.py batch [--apply] [-S key=value …]
+    python stages/find.py overfit [-S key=value …]
+
+Run by hand. Changes params.yaml with --apply alone: train.lr, or train.accumulate.
+
+Reads   params.yaml (augment, model, train), data/packed: the train and val splits
+Writes  reports/find/lr.png and lr.csv, and a run in MLflow that holds them (lr); params.yaml with --apply
+Keys    augment, model, train, tracking
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from darkroom.door import enter, root, say
+from darkroom.params import Params, read_params, with_values
+
+if TYPE_CHECKING:
+    from darkroom.finding.lr import Curve
+    from darkroom.fitting import Plan
+    from darkroom.tracking.store import Store
+
+PARAMS = Path("params.yaml")
+OUT = Path("reports/find")
+
+
+def main() -> None:
+    options = _options()
+    from sweep import overrides
+
+    params = with_values(read_params(PARAMS), overrides(options.set_param))
+    plan, store = _plan(params)
+    find = {"lr": _lr, "batch": _batch, "overfit": _overfit}[options.what]
+    found = find(plan, store, options)
+    if not found:
+        return
+    if options.apply:
+        from darkroom.sweeping.applying import apply
+
+        say(apply(PARAMS, found) or "params.yaml says so already")
+    else:
+        say(
+            f"next: python stages/find.py {options.what} --apply writes it into params.yaml, or -S with dvc exp run tries it"
+        )
+
+
+def find_lr(plan: Plan, store: Store, *, steps: int, out: Path) -> Curve:
+    """The range test, drawn and recorded: lr.png and lr.csv below `out`, and a run of its own."""
+    from darkroom.finding.lr import draw, range_test
+
+    with store.start("find", plan.values(), name="lr range test") as run:
+        curve = range_test(plan, steps)
+        draw(curve, out)
+        for path in (out / "lr.png", out / "lr.csv"):
+            run.artifact(path, "find")
+        run.metrics({"suggested_lr": curve.suggestion})
+    return curve
+
+
+def _lr(plan: Plan, store: Store, options: argparse.Namespace) -> dict[str, Any]:
+    curve = find_lr(plan, store, steps=options.steps, out=OUT)
+    found = float(f"{curve.suggestion:.2g}")
+    say(f"train.lr: {found:g} is where the loss falls fastest in {len(curve.lr)} steps; the curve: {OUT}/lr.png")
+    return {"train.lr": found}
+
+
+def _batch(plan: Plan, _store: Store, _options: argparse.Namespace) -> dict[str, Any]:
+    from darkroom.finding.batch import largest_micro_batch
+
+    fit = largest_micro_batch(plan)
+    accumulate = fit.accumulate(plan.train.batch_size)
+    say(f"{fit.pictures} pictures fit in a micro-batch ({fit.how})")
+    say(f"train.batch_size: {plan.train.batch_size} fits with train.accumulate: {accumulate}")
+    return {"train.accumulate": accumulate} if accumulate != plan.train.accumulate else {}
+
+
+def _overfit(plan: Plan, _store: Store, _options: argparse.Namespace) -> dict[str, Any]:
+    from darkroom.finding.overfit import overfit
+
+    learned = overfit(plan)
+    say(
+        f"ok: {learned.pictures} pictures are learned by heart in {learned.steps} steps "
+        f"(loss {learned.first:.3f} to {learned.last:.3f})"
+    )
+    return {}
+
+
+def _plan(params: Params) -> tuple[Plan, Store]:
+    from darkroom.fitting import Plan
+    from darkroom.packed import open_packed
+    from darkroom.tracking import open_store
+    from train import starting_model
+
+    packed = open_packed(Path("data/packed"))
+    store = open_store(params.tracking, root())
+    return Plan(packed, params.augment, params.model, params.train, starting_model(params.model, store)), store
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Finds something out before a long training.")
+    parser.add_argument("what", choices=["lr", "batch", "overfit"])
+    parser.add_argument("--steps", type=int, default=200, help="of the learning-rate range test (default %(default)s)")
+    parser.add_argument("--apply", action="store_true", help="write what was found into params.yaml")
+    parser.add_argument("-S", "--set-param", action="append", default=[], metavar="key=value", help="as in dvc exp run")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    enter(main)
