@@ -32,7 +32,7 @@ def main() -> None:
     from darkroom.packed import open_packed
     from darkroom.tracking import open_store
 
-    packed = open_packed(Path("data/packed"))
+    packed = open_packed(Path("data/packed"), "test")
     saved = load_model(Path("models/model.pt"))
     store = open_store(params.tracking, root())
     numbers = evaluate(packed, saved, evaluate=params.evaluate, store=store, out=Path())

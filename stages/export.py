@@ -29,7 +29,7 @@ def main() -> None:
     from darkroom.packed import open_packed
     from darkroom.tracking import open_store
 
-    packed = open_packed(Path("data/packed"))
+    packed = open_packed(Path("data/packed"), "test")
     saved = load_model(Path("models/model.pt"))
     store = open_store(params.tracking, root())
     numbers = export(packed, saved, export=params.export, store=store, out=Path())

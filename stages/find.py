@@ -96,7 +96,7 @@ def _plan(params: Params) -> tuple[Plan, Store]:
     from darkroom.tracking import open_store
     from train import starting_model
 
-    packed = open_packed(Path("data/packed"))
+    packed = open_packed(Path("data/packed"), "train", "val")
     store = open_store(params.tracking, root())
     return Plan(packed, params.augment, params.model, params.train, starting_model(params.model, store)), store
 

@@ -41,7 +41,7 @@ def main() -> None:
     if options.rollback:
         _rollback(Registry(open_store(params.tracking, root()), name), dry_run=options.dry_run)
         return
-    packed = open_packed(Path("data/packed"))
+    packed = open_packed(Path("data/packed"), "test")
     store = open_store(params.tracking, root())
     candidate = of_run(store, options.run) if options.run else of_workspace(Path())
     done = promote(packed, candidate, promote=params.promote, store=store, dry_run=options.dry_run)

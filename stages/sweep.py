@@ -41,7 +41,7 @@ def main() -> None:
     options = {f"sweep.{name}": value for name in OPTIONS if (value := getattr(arguments, name)) is not None}
     params = with_values(read_params(PARAMS), fixed | options)
     _refuse_swept(fixed, params)
-    found = sweep(params, packed=open_packed(Path("data/packed")), root=root(), train=train_trial)
+    found = sweep(params, packed=open_packed(Path("data/packed"), "train", "val"), root=root(), train=train_trial)
     winner = {key: value for key, value in fixed.items() if key.split(".")[0] in SWEPT_SECTIONS} | found["values"]
     if arguments.apply:
         _apply(winner)

@@ -49,7 +49,7 @@ def _lead(params: Params, world: World) -> None:
     from darkroom.packed import open_packed
     from darkroom.tracking import open_store
 
-    packed = open_packed(Path("data/packed"))
+    packed = open_packed(Path("data/packed"), "train", "val")
     store = open_store(params.tracking, root())
     numbers = train(
         packed,
@@ -76,7 +76,7 @@ def _follow(params: Params, world: World) -> None:
     from darkroom.fitting import Plan, follow
     from darkroom.packed import open_packed
 
-    plan = Plan(open_packed(Path("data/packed")), params.augment, params.model, params.train)
+    plan = Plan(open_packed(Path("data/packed"), "train", "val"), params.augment, params.model, params.train)
     told: dict[str, Any] = world.share({})
     if not told["done"]:
         follow(plan.session(told["threads"], world), told["stored"])

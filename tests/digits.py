@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,7 +40,10 @@ def pack_digits(folder: Path, *, size: int = 8, test_labels: NDArray[np.int64] |
         std=[float(train.std())],
         counts={name: np.bincount(labels[slice(*ENDS[name])], minlength=10).tolist() for name in SPLITS},
         sha256=f"{size}" * 32,
+        split_sha256={},
     )
+    hashes = {name: PackedSet(folder, meta).split(name).sha256() for name in SPLITS}
+    meta = replace(meta, split_sha256=hashes)
     write_meta(folder, meta)
     return PackedSet(folder, meta)
 

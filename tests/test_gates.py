@@ -13,7 +13,7 @@ from darkroom.promoting.facts import STAGES, Facts, Scored, StageRecord
 from darkroom.promoting.gates import GATES, Verdict, gain, judge, table
 
 CLASSES = ["cat", "dog", "emu"]
-META = Meta("own", CLASSES, 8, 1, "crop", [0.5], [0.5], {}, "d" * 64)
+META = Meta("own", CLASSES, 8, 1, "crop", [0.5], [0.5], {}, "d" * 64, {})
 GOOD = StageRecord("run", "FINISHED", "finished")
 
 

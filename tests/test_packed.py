@@ -23,6 +23,7 @@ META = Meta(
     std=[0.4, 0.5, 0.6],
     counts={split: [2, 3, 0] for split in SPLITS},
     sha256="0" * 64,
+    split_sha256=dict.fromkeys(SPLITS, "0" * 64),
 )
 
 
@@ -51,6 +52,22 @@ def test_the_arrays_are_maps_that_nobody_can_write_to(folder: Path):
     assert isinstance(images, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
         images[0] = 0
+
+
+def test_a_flipped_byte_is_seen_in_the_split_that_is_verified(folder: Path):
+    hashes = {split: open_packed(folder).split(split).sha256() for split in SPLITS}
+    assert len(set(hashes.values())) == 3
+    write_meta(folder, replace(META, split_sha256=hashes))
+    open_packed(folder, *SPLITS)
+    path = folder / "val.images.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    open_packed(folder, "train", "test")
+    with pytest.raises(
+        UserError, match=r"val\.\*\.npy do not match their sha256 in meta\.json.*--no-run-cache prepare"
+    ):
+        open_packed(folder, "val")
 
 
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")  # it is only looked at

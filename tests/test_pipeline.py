@@ -54,7 +54,7 @@ def test_the_run_holds_all_parameters_series_scores_and_files(pipeline: Pipeline
     values = flatten(check_params(parse_yaml((pipeline.folder / "params.yaml").read_text())))
     taken = {key for key in values if key.partition(".")[0] in ("augment", "model", "train", "evaluate", "export")}
     assert taken <= set(run.data.params)
-    assert float(run.data.params["train.lr"]) == 0.1
+    assert float(run.data.params["train.lr"]) == 0.003
     steps = pipeline.json("metrics/train.json")["steps"]
     for name in ("train_loss", "lr", "grad_norm"):
         assert [step for step, _ in series(pipeline, run, name)] == list(range(1, steps + 1)), name
@@ -149,7 +149,7 @@ def test_other_values_train_again_and_the_old_ones_come_back_from_the_run_cache(
         pipeline.run("dvc", "plots", "diff", "HEAD")
         assert "workspace" in (pipeline.folder / "dvc_plots/index.html").read_text()
         shutil.rmtree(pipeline.folder / "dvc_plots")
-        pipeline.set({"train.lr": 0.1})
+        pipeline.set({"train.lr": 0.003})
         restored = pipeline.run("dvc", "repro").stdout
         assert "Running stage" not in restored
         assert hashes(pipeline.folder / "models/model.pt") == before
@@ -203,3 +203,25 @@ def test_the_settings_of_the_small_pipeline_are_the_only_ones_that_differ(pipeli
     assert Path(location.removeprefix("file://")) == pipeline.folder / "mlruns"
     values = flatten(parse_yaml((pipeline.folder / "params.yaml").read_text()))
     assert {key: values[key] for key in SMALL} == SMALL
+
+
+def test_a_damaged_copy_in_dvcs_cache_is_refused_and_the_named_command_mends_it(pipeline: Pipeline):
+    with changed(pipeline):
+        images = pipeline.folder / "data/packed/train.images.npy"
+        (digest,) = (
+            path for path in (pipeline.folder / ".dvc/cache/files/md5").rglob("*")
+            if path.is_file() and path.stat().st_size == images.stat().st_size and path.read_bytes() == images.read_bytes()
+        )  # fmt: skip
+        good = digest.read_bytes()
+        try:
+            digest.chmod(0o644)
+            digest.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+            shutil.rmtree(pipeline.folder / "data/packed")
+            pipeline.run("dvc", "checkout", "--quiet")
+            told = pipeline.run("dvc", "repro", "--force", "--single-item", "train", code=255)
+            assert "do not match their sha256 in meta.json" in told.stderr
+            pipeline.run("dvc", "repro", "--force", "--single-item", "--no-run-cache", "prepare")
+            assert images.read_bytes() == good
+            pipeline.run("dvc", "repro", "--force", "--single-item", "train")
+        finally:
+            digest.write_bytes(good)

@@ -7,6 +7,7 @@ Stored as N×H×W×C, so that a permuted view of the map is channels_last withou
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +21,8 @@ from darkroom.files import missing, read_json, write_json
 SplitName = Literal["train", "val", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
 MADE_BY = "dvc repro prepare"
+ROWS = 1024
+"""pictures in memory at a time"""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class Meta:
     """pictures a class for each split"""
     sha256: str
     """of the whole: images, labels, classes, size and resize rule"""
+    split_sha256: dict[str, str]
+    """of each split's images and labels"""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,14 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def sha256(self) -> str:
+        """Of the pixels, then the labels."""
+        digest = hashlib.sha256()
+        for start in range(0, len(self), ROWS):
+            digest.update(np.ascontiguousarray(self.images[start : start + ROWS]).data)
+        digest.update(np.ascontiguousarray(self.labels).astype("<i8").data)
+        return digest.hexdigest()
+
 
 @dataclass(frozen=True)
 class PackedSet:
@@ -69,6 +82,15 @@ class PackedSet:
     def split(self, name: SplitName) -> Split:
         """The split's arrays, mapped read-only. Raises UserError where a file is missing or cut short."""
         return Split(self._map(f"{name}.images.npy"), self._map(f"{name}.labels.npy"))
+
+    def verify(self, *splits: SplitName) -> None:
+        """Raises UserError where a split is not what prepare wrote: DVC restores a damaged cache without a word."""
+        for name in splits:
+            if self.split(name).sha256() != self.meta.split_sha256[name]:
+                raise UserError(
+                    f"{self.folder}/{name}.*.npy do not match their sha256 in meta.json: a disk has damaged them, or the copy "
+                    "in DVC's cache, which DVC restores without a word; dvc repro --force --no-run-cache prepare makes them anew"
+                )
 
     def check_same(self, data_sha256: str) -> None:
         """Raises UserError unless this is the set of that hash: the one that a model was trained on."""
@@ -89,15 +111,20 @@ class PackedSet:
             raise UserError(f"{path} is damaged ({error}): run {MADE_BY}") from None
 
 
-def open_packed(folder: Path) -> PackedSet:
-    """The packed set in `folder`. Raises UserError where it is missing or incomplete."""
+def open_packed(folder: Path, *verified: SplitName) -> PackedSet:
+    """The packed set in `folder`, the splits `verified` compared with their hashes.
+
+    Raises UserError where it is missing, incomplete or damaged.
+    """
     if not folder.is_dir():
         raise missing(folder, MADE_BY)
     values = read_json(folder / "meta.json", MADE_BY)
     try:
-        return PackedSet(folder, Meta(**values))
+        packed = PackedSet(folder, Meta(**values))
     except TypeError:
         raise UserError(f"{folder / 'meta.json'} is of another version: run {MADE_BY}") from None
+    packed.verify(*verified)
+    return packed
 
 
 def write_meta(folder: Path, meta: Meta) -> None:

@@ -13,10 +13,7 @@ from numpy.typing import NDArray
 
 from darkroom.data.collection import Collection
 from darkroom.files import write_json
-from darkroom.packed import Meta, SplitName, write_meta
-
-ROWS = 1024
-"""pictures in memory at a time"""
+from darkroom.packed import ROWS, Meta, SplitName, write_meta
 
 
 def pack(
@@ -26,20 +23,25 @@ def pack(
     _, size, _, channels = collection.images.shape
     look = {"classes": collection.classes, "image_size": size, "channels": channels, "resize": resize}
     digest = hashlib.sha256(json.dumps(look, sort_keys=True).encode())
+    split_sha256: dict[str, str] = {}
     pixel_counts = np.zeros((channels, 256), np.int64)
     for split, members in rows.items():
         labels = collection.labels[members].astype("<i8")
+        split_digest = hashlib.sha256()
         with (folder / f"{split}.images.npy").open("wb") as file:
             _write_header(file, np.dtype(np.uint8), (len(members), size, size, channels))
             for chunk in _chunks(collection.images, members):
                 file.write(chunk.data)
                 digest.update(chunk.reshape(-1).data)
+                split_digest.update(chunk.reshape(-1).data)
                 if split == "train":
                     pixel_counts += _pixel_counts(chunk)
         with (folder / f"{split}.labels.npy").open("wb") as file:
             _write_header(file, labels.dtype, labels.shape)
             file.write(labels.data)
         digest.update(labels.data)
+        split_digest.update(labels.data)
+        split_sha256[split] = split_digest.hexdigest()
     write_json(folder / "splits.json", _sources(collection, rows))
     mean, std = statistics(pixel_counts)
     meta = Meta(
@@ -52,6 +54,7 @@ def pack(
         std=std,
         counts={split: _counts(collection, members) for split, members in rows.items()},
         sha256=digest.hexdigest(),
+        split_sha256=split_sha256,
     )
     write_meta(folder, meta)
     return meta
