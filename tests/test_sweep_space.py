@@ -98,6 +98,8 @@ def test_a_choice_that_no_point_can_have_is_told_before_the_first_trial(params: 
     ):
         check_space(params, space(model__name={"choices": ["mlp", "resnet"]}))
     check_space(params, space(model__name={"choices": ["resnet"]}, train__lr={"low": 0.1, "high": 1.0}))
+    with pytest.raises(UserError, match="train.devices: 2 means nothing to a sweep"):
+        check_space(with_values(params, {"train.devices": 2}), space(train__lr={"low": 0.1, "high": 1.0}))
 
 
 def test_conditions_that_cannot_be_met_are_refused_all_at_once(params: Params):

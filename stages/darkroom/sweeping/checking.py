@@ -22,6 +22,11 @@ def check_space(params: Params, space: Space) -> None:
     Single values were checked with params.yaml; here it is about keys that contradict each other: model.name: mlp with
     model.blocks. A point now and then that is not allowed is no fault: its trial fails and the rest run.
     """
+    if params.train.devices != 1:
+        raise UserError(
+            f"train.devices: {params.train.devices} means nothing to a sweep, whose trials train side by side in a process each "
+            "(sweep.workers): -S train.devices=1"
+        )
     outcomes: dict[str, list[str]] = defaultdict(list)
     for point in _draw(space):
         problem = _problem(params, point)
