@@ -36,7 +36,7 @@ from darkroom.packed import SPLITS, Meta, PackedSet, SplitName, write_meta
 from darkroom.params import read_params, with_values
 from darkroom.tracking import open_store
 from darkroom.training import start_network
-from data_path import PilPictures
+from loader import PilPictures
 from train import train as train_stage
 
 BATCH, LR, MOMENTUM, DECAY = 128, 0.1, 0.9, 5e-4

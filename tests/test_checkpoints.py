@@ -52,7 +52,7 @@ def damages(content: bytes) -> list[bytes]:
     """Cut short, empty, something else, and one flipped bit at forty places."""
     rng = np.random.default_rng(0)
     flipped = []
-    for place in rng.integers(0, len(content), 40).tolist():
+    for place in rng.integers(0, len(content), 300).tolist():
         damaged = bytearray(content)
         damaged[place] ^= 1 << int(rng.integers(8))
         flipped.append(bytes(damaged))
