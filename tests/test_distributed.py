@@ -117,7 +117,7 @@ def steps_spooled(pipeline: Pipeline) -> int:
 
 def start(pipeline: Pipeline, *command: str, lr: float, **values: Any) -> subprocess.Popen[str]:
     """A long training of several processes, in the middle of its steps."""
-    pipeline.set({"train.epochs": 400, "train.lr": lr, "train.checkpoint_every": "5 steps", **values})
+    pipeline.set({"train.epochs": 100, "train.lr": lr, "train.checkpoint_every": "5 steps", **values})
     spooled = steps_spooled(pipeline)
     process = subprocess.Popen(
         command, cwd=pipeline.folder, env=os.environ | ONE_THREAD, text=True, start_new_session=True,
@@ -167,7 +167,7 @@ def test_processes_end_with_a_launcher_that_is_killed_outright(pipeline: Pipelin
 def test_a_process_that_is_lost_leads_to_a_restart_and_a_whole_run(pipeline: Pipeline) -> None:
     process = start(
         pipeline, sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2",
-        "stages/train.py", lr=0.013, **{"train.epochs": 60},
+        "stages/train.py", lr=0.013,
     )  # fmt: skip
     victim = max(ranks_of(process), key=lambda rank: rank.environ()["RANK"])
     victim.kill()
