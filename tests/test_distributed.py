@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -178,3 +180,35 @@ def test_a_process_that_is_lost_leads_to_a_restart_and_a_whole_run(pipeline: Pip
     assert run.info.status == "FINISHED"
     steps = [step for step, _ in series(pipeline, run, "train_loss")]
     assert steps == list(range(1, pipeline.json("metrics/train.json")["steps"] + 1)), "none twice, none missing"
+
+
+def test_two_machines_train_together_and_one_goes_on_when_the_other_is_lost(pipeline: Pipeline) -> None:
+    """Two launchers that meet at an address, as on two machines; the second is killed with all that it started."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=3",
+        "--rdzv-id=pair", "--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{port}",
+        "--rdzv-conf=last_call_timeout=10,keep_alive_interval=1,keep_alive_max_attempt=3", "stages/train.py",
+    ]  # fmt: skip
+    second = subprocess.Popen(
+        ["sh", "-c", f"sleep 1; exec {shlex.join(command)}"], cwd=pipeline.folder, env=os.environ | ONE_THREAD,
+        start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    first = start(pipeline, *command, lr=0.014)
+    spool = max(pipeline.folder.glob(".checkpoints/*/series.jsonl"), key=lambda path: path.stat().st_mtime)
+    assert len(ranks_of(first)) == 1
+    worlds = {child.environ()["WORLD_SIZE"] for child in ranks_of(first)}
+    assert worlds == {"2"}, "both train together"
+    os.killpg(second.pid, signal.SIGKILL)
+    second.wait()
+    told, _ = first.communicate(timeout=PATIENCE)
+    assert first.returncode == 0, told
+    assert "going on in epoch" in told
+    numbers = pipeline.json("metrics/train.json")
+    assert numbers["processes"] == 1
+    assert (spool.parent / "finished.pt").exists()
+    run = all_runs(pipeline)[-1]
+    assert run.info.status == "FINISHED"
+    assert [step for step, _ in series(pipeline, run, "train_loss")] == list(range(1, numbers["steps"] + 1))
