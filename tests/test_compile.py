@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from darkroom.errors import UserError
 from darkroom.models import build_network
 from darkroom.training import compiling
 from darkroom.training.compiling import choose_compile
@@ -83,3 +84,15 @@ def test_auto_survives_a_compiler_that_fails(monkeypatch: pytest.MonkeyPatch) ->
     choice = chosen(build_network(small("mlp", image_size=4)), 120)
     assert not choice.compiled
     assert choice.why.startswith("compiled: ")
+
+
+def test_on_says_in_a_line_what_a_compiler_that_fails_says_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = session(small("mlp"), TRAIN, VAL, compile="on")
+    ours.passes.settle(ours.recipe)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise torch._inductor.exc.InductorError(RuntimeError("no g++ here"), None)
+
+    monkeypatch.setattr(ours.passes, "model", fail)
+    with pytest.raises(UserError, match=r"train\.compile: compiled code does not start here: .*no g\+\+ here"):
+        records(ours)

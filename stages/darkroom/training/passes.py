@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,8 @@ class Passes:
         self.smallest = 2 if has_batch_norm(network) else 1
         """pictures that a process can train on"""
         self.compiled = False
+        if world.size > 1 and self.device.type == "cuda":  # torch has none for CPUs
+            nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]  # in place, same keys
         self.model = network
         self.join()
 
@@ -95,7 +97,7 @@ class Passes:
             batch = self.batches.load(cut, rows)
             position = (self.batches.order.seed, Purpose.NETWORK, epoch, step)
             seed_torch(torch_seed(*position, micro, self.world.rank), self.device)
-            with self._exchanging(last=micro == len(parts) - 1):
+            with self._exchanging(last=micro == len(parts) - 1), _said(self.compiled):
                 with autocast(self.device, self.precision):
                     logits = self.model(batch.images)
                 loss = self.loss(logits, batch) / weight
@@ -123,6 +125,18 @@ class Passes:
         if last or not isinstance(self.model, DistributedDataParallel):
             return nullcontext()
         return self.model.no_sync()
+
+
+@contextmanager
+def _said(compiled: bool) -> Iterator[None]:
+    """Says in a line what a compiler that does not start says in pages. Raises UserError."""
+    try:
+        yield
+    except Exception as error:
+        if not compiled or not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            raise
+        why = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise UserError(f"train.compile: compiled code does not start here: {why} (set it to off)") from error
 
 
 def out_of_memory(cut: Cut, accumulate: int, error: torch.OutOfMemoryError) -> UserError:
