@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from darkroom.errors import UserError
-from darkroom.params import SECTIONS, Params, check_params, parse_yaml, with_values
+from darkroom.params import SECTIONS, Params, check_params, parse_yaml, read_params, with_values
 from edited_params import TEXT, added, changed, faults
+from pipelines import REPOSITORY
 
 
 @pytest.mark.parametrize(
@@ -22,6 +24,10 @@ from edited_params import TEXT, added, changed, faults
         ("train.lr", ".nan", "nan is not a finite number"),
         ("train.lr", ".inf", "inf is not a finite number"),
         ("train.lr", "1e999", "inf is not a finite number"),
+        ("train.checkpoint_every", "5 potatoes", "'5 potatoes' is not a number or a text such as '500 steps'"),
+        ("train.debug", "profile", "'profile' is text, not a list, such as [profile]"),
+        ("train.devices", "0", "0 is not auto or a number at least 1"),
+        ("promote.name", "a/b", "'a/b' is not a name without / and :"),
         ("train.lr", "[0.1, 0.2]", "[0.1, 0.2] is not a number"),
         ("train.lr", "{a: 1}", "{'a': 1} is not a number"),
         ("train.lr", "0", "0 is too small (above 0.0)"),
@@ -52,7 +58,7 @@ from edited_params import TEXT, added, changed, faults
         ("export.formats", "onnx", "'onnx' is text, not a list, such as [onnx]"),
         ("export.formats", "[onnx, tensorrt]", "'tensorrt' is not one of onnx, torchscript, torch_export"),
         ("tracking.uri", "./mlruns", "'./mlruns' is no tracking address (http://…, https://…, sqlite:////absolute/path.db, postgresql://…; empty: mlflow.db)"),
-        ("promote.name", "a/b", r"'a/b' is not a text like ^[^/:]+$"),
+        ("promote.name", "a/b", r"'a/b' is not a name without / and :"),
     ],
 )  # fmt: skip
 def test_a_fault_names_key_value_and_what_is_allowed(key: str, value: str, problem: str):
@@ -200,3 +206,19 @@ def test_what_is_no_yaml_mapping_is_named_with_its_place(text: str, problem: str
     with pytest.raises(UserError) as error:
         check_params(parse_yaml(text))
     assert str(error.value).startswith(problem)
+
+
+def test_what_dvc_exp_run_leaves_behind_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "params.yaml").write_text((REPOSITORY / "params.yaml").read_text().replace("lr: 3.0e-3", "lr: fast"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as error:
+        read_params(Path("params.yaml"))
+    assert "git diff" not in str(error.value)
+    monkeypatch.setenv("DVC_EXP_NAME", "brave-name")
+    monkeypatch.setenv("DVC_ROOT", "/elsewhere")
+    with pytest.raises(UserError) as error:
+        read_params(Path("params.yaml"))
+    assert "git diff" not in str(error.value), "a temporary copy is thrown away"
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    with pytest.raises(UserError, match="dvc exp run leaves its -S values in params.yaml when a stage fails: git diff"):
+        read_params(Path("params.yaml"))

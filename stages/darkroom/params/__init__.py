@@ -5,6 +5,7 @@ The schema holds no defaults and derives nothing: every key stands in params.yam
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -53,9 +54,17 @@ class Params(BaseModel):
 SECTIONS: dict[str, type[Section]] = {name: field.annotation for name, field in Params.model_fields.items()}  # type: ignore[misc]  # every field is a Section
 
 
+LEFT_BY_DVC = "dvc exp run leaves its -S values in params.yaml when a stage fails: git diff params.yaml shows them"
+
+
 def read_params(path: Path = Path("params.yaml")) -> Params:
     """The parameters in `path`. Raises UserError that names every fault at once."""
-    return check_params(read_yaml(path), path.name)
+    try:
+        return check_params(read_yaml(path), path.name)
+    except UserError as error:
+        if os.environ.get("DVC_EXP_NAME") and os.environ.get("DVC_ROOT") == str(Path.cwd()):
+            raise UserError(f"{error}\n{LEFT_BY_DVC}") from None
+        raise
 
 
 def check_params(values: Any, name: str = "params.yaml") -> Params:

@@ -25,9 +25,10 @@ _WRONG_TYPE = {
     "int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number", "bool_type": "true or false",
     "string_type": "text", "dict_type": "a mapping", "model_type": "a mapping", "finite_number": "a finite number",
     "too_short": "a list of at least {min_length}", "too_long": "a list of at most {max_length}",
-    "string_too_short": "a text of at least {min_length} letter", "string_pattern_mismatch": "a text like {pattern}",
+    "string_too_short": "a text of at least {min_length} letter",
     "invalid_key": "a name in letters",
 }  # fmt: skip
+_PATTERNS = {r"^[1-9]\d* steps?$": "a text such as '500 steps'", r"^[^/:]+$": "a name without / and :"}
 _CHOSEN_TEXT = ("literal_error", "string_pattern_mismatch", "string_too_short")
 """Findings on a text where text is allowed, only not this one."""
 _UNQUOTED = ("int_type", "float_type", "bool_type")
@@ -97,6 +98,8 @@ def _wanted_by(details: ErrorDetails) -> str:
         return f"a list, such as [{details['input']}]"
     if kind in _LIMITS:
         return "a number " + _LIMITS[kind].format(**context)
+    if kind == "string_pattern_mismatch":
+        return _PATTERNS[context["pattern"]]
     return _WRONG_TYPE.get(kind, details["msg"]).format(**context)
 
 
