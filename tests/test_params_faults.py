@@ -27,7 +27,6 @@ from pipelines import REPOSITORY
         ("train.checkpoint_every", "5 potatoes", "'5 potatoes' is not a number or a text such as '500 steps'"),
         ("train.debug", "profile", "'profile' is text, not a list, such as [profile]"),
         ("train.devices", "0", "0 is not auto or a number at least 1"),
-        ("promote.name", "a/b", "'a/b' is not a name without / and :"),
         ("train.lr", "[0.1, 0.2]", "[0.1, 0.2] is not a number"),
         ("train.lr", "{a: 1}", "{'a': 1} is not a number"),
         ("train.lr", "0", "0 is too small (above 0.0)"),
