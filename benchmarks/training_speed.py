@@ -18,7 +18,7 @@ import io
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -93,14 +93,6 @@ class Task:
     @property
     def steps(self) -> int:
         return self.epochs * -(-len(self.train.labels) // BATCH)
-
-
-@dataclass
-class Result:
-    """Of one rival, a number a round."""
-
-    speeds: list[float] = field(default_factory=list)
-    accuracies: list[float] = field(default_factory=list)
 
 
 def packed(task: Task, folder: Path) -> PackedSet:
@@ -200,12 +192,12 @@ def best_flags(task: Task) -> Flags:
         flags: plain_loop(task, flags, most=TRIAL_STEPS)[0]
         for flags in (Flags(workers, channels_last=True, bf16=bf16) for workers, bf16 in product((0, 1), (False, True)))
     }
-    for flags, speed in tried.items():
-        print(f"  trial of {flags}: {speed:,.0f} images/s")
+    print("\n".join(f"  trial of {flags}: {speed:,.0f} images/s" for flags, speed in tried.items()))
     return max(tried, key=lambda flags: tried[flags])
 
 
-def measured(task: Task, rounds: int) -> dict[str, Result]:
+def measured(task: Task, rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """Each rival's images/s and test accuracy, a pair a round."""
     best = best_flags(task)
     rivals: dict[str, Callable[[Task], tuple[float, float]]] = {
         "darkroom": darkroom,
@@ -219,13 +211,12 @@ def measured(task: Task, rounds: int) -> dict[str, Result]:
         }
     else:
         print("Lightning is not installed, its rows are left out: pip install lightning")
-    results = {name: Result() for name in rivals}
+    results: dict[str, list[tuple[float, float]]] = {name: [] for name in rivals}
     for seed in range(rounds):
         for name, rival in rivals.items():
             torch.manual_seed(seed)
             speed, accuracy = rival(replace(task, seed=seed))
-            results[name].speeds.append(speed)
-            results[name].accuracies.append(accuracy)
+            results[name].append((speed, accuracy))
             print(f"  {name}: {speed:,.0f} images/s, accuracy {accuracy:.4f}", flush=True)
     return results
 
@@ -236,9 +227,14 @@ def main() -> None:
         wanted.images, wanted.rounds, wanted.epochs = 5_000, 1, 1
     train, test = fashion("train").first(wanted.images), fashion("t10k")
     results = measured(Task(train, test, wanted.epochs, 0), wanted.rounds)
-    speeds = medians({name: result.speeds for name, result in results.items()})
+    speeds = medians({name: [speed for speed, _ in pairs] for name, pairs in results.items()})
     rows = [
-        [name, f"{speed:,.0f}", f"{speeds['darkroom'] / speed:.2f}", f"{np.mean(results[name].accuracies):.4f}"]
+        [
+            name,
+            f"{speed:,.0f}",
+            f"{speeds['darkroom'] / speed:.2f}",
+            f"{np.mean([accuracy for _, accuracy in results[name]]):.4f}",
+        ]
         for name, speed in speeds.items()
     ]
     show(

@@ -35,8 +35,7 @@ def main() -> None:
 
     params = with_values(read_params(PARAMS), overrides(options.set_param))
     plan, store = _plan(params)
-    find = {"lr": _lr, "batch": _batch, "overfit": _overfit}[options.what]
-    found = find(plan, store, options)
+    found = find(options.what, plan, store, steps=options.steps, out=OUT)
     if not found:
         return
     if options.apply:
@@ -47,6 +46,16 @@ def main() -> None:
         say(
             f"next: python stages/find.py {options.what} --apply writes it into params.yaml, or -S with dvc exp run tries it"
         )
+
+
+def find(what: str, plan: Plan, store: Store, *, steps: int, out: Path) -> dict[str, Any]:
+    """Finds `what` (lr, batch or overfit) and says it; the values of params.yaml that it suggests, if any.
+
+    Raises UserError where nothing can be found, or the network does not learn.
+    """
+    if what == "lr":
+        return _say_lr(find_lr(plan, store, steps=steps, out=out), out)
+    return _find_batch(plan) if what == "batch" else _overfit(plan)
 
 
 def find_lr(plan: Plan, store: Store, *, steps: int, out: Path) -> Curve:
@@ -62,14 +71,13 @@ def find_lr(plan: Plan, store: Store, *, steps: int, out: Path) -> Curve:
     return curve
 
 
-def _lr(plan: Plan, store: Store, options: argparse.Namespace) -> dict[str, Any]:
-    curve = find_lr(plan, store, steps=options.steps, out=OUT)
+def _say_lr(curve: Curve, out: Path) -> dict[str, Any]:
     found = float(f"{curve.suggestion:.2g}")
-    say(f"train.lr: {found:g} is where the loss falls fastest in {len(curve.lr)} steps; the curve: {OUT}/lr.png")
+    say(f"train.lr: {found:g} is where the loss falls fastest in {len(curve.lr)} steps; the curve: {out}/lr.png")
     return {"train.lr": found}
 
 
-def _batch(plan: Plan, _store: Store, _options: argparse.Namespace) -> dict[str, Any]:
+def _find_batch(plan: Plan) -> dict[str, Any]:
     from darkroom.finding.batch import largest_micro_batch
 
     fit = largest_micro_batch(plan)
@@ -79,7 +87,7 @@ def _batch(plan: Plan, _store: Store, _options: argparse.Namespace) -> dict[str,
     return {"train.accumulate": accumulate} if accumulate != plan.train.accumulate else {}
 
 
-def _overfit(plan: Plan, _store: Store, _options: argparse.Namespace) -> dict[str, Any]:
+def _overfit(plan: Plan) -> dict[str, Any]:
     from darkroom.finding.overfit import overfit
 
     learned = overfit(plan)

@@ -31,7 +31,7 @@ def packed_set(folder: Path, *, classes: list[str] = CLASSES, sha256: str = DATA
         np.save(folder / f"{split}.images.npy", images)
         np.save(folder / f"{split}.labels.npy", labels)
     counts = {split: np.bincount(labels, minlength=len(classes)).tolist() for split in SPLITS}
-    meta = Meta("digits", classes, size, 1, "crop", [0.5], [0.5], counts, sha256)
+    meta = Meta("digits", classes, size, 1, "crop", [0.5], [0.5], counts, sha256, {})
     write_meta(folder, meta)
     return PackedSet(folder, meta)
 

@@ -59,9 +59,11 @@ def test_the_run_holds_all_parameters_series_scores_and_files(pipeline: Pipeline
     for name in ("train_loss", "lr", "grad_norm"):
         assert [step for step, _ in series(pipeline, run, name)] == list(range(1, steps + 1)), name
     for name in ("val_loss", "val_accuracy"):
-        assert [step for step, _ in series(pipeline, run, name)] == [1, 2, 2], (
-            f"{name}: the epochs, then the chosen weights"
-        )
+        points = series(pipeline, run, name)
+        assert [step for step, _ in points][:2] == [1, 2]
+        # the chosen weights in float32: logged where they differ from the epoch's, in bf16
+        assert points[-1] == (2, pipeline.json("metrics/train.json")[name])
+        assert len(set(points)) == len(points), "nothing twice"
     assert math.isclose(run.data.metrics["test_accuracy"], pipeline.json("metrics/test.json")["accuracy"])
     assert {"onnx_max_difference", "onnx_latency_ms_batch_1"} <= set(run.data.metrics)
     assert {"params.yaml", "dvc.lock", "environment.txt", "model/model.pt", "export/model.onnx", "export/model.ts",

@@ -47,7 +47,9 @@ def test_the_workspaces_run_is_the_versions(promoted: Pipeline):
     version = store.client.get_model_version_by_alias("darkroom", "champion")
     assert version.run_id == promoted.json("metrics/train.json")["mlflow_run_id"]
     assert version.tags["model.sha256"] == promoted.json("metrics/export.json")["model_sha256"]
-    assert float(version.tags["test.accuracy"]) == pytest.approx(promoted.json("metrics/test.json")["accuracy"])
+    assert float(version.tags["test.accuracy"]) == pytest.approx(
+        promoted.json("metrics/test.json")["accuracy"], abs=1e-6
+    )
     assert float(version.tags["test.nll"]) == pytest.approx(promoted.json("metrics/test.json")["nll"], abs=1e-3)
 
 

@@ -289,6 +289,7 @@ MUST_RUN = {
     "tracking": set(),
     "sweeping": set(),
     "promoting": set(),
+    "finding": set(),
     "serving": set(),
 }
 """A file or room of stages/darkroom, and the stages that an edit in it makes run again (those after them follow)."""
