@@ -77,7 +77,7 @@ def test_when_one_process_wants_to_stop_all_stop_at_the_same_step(tmp_path: Path
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     pipeline = clone(tmp_path_factory.mktemp("distributed") / "clone")
-    pipeline.set(SMALL | {"model.name": "simple_cnn", "model.blocks": "auto"})
+    pipeline.set(SMALL | {"model.name": "simple_cnn", "model.blocks": "auto", "train.precision": "fp32"})
     pipeline.run("dvc", "repro", "prepare")
     pipeline.commit("Prepared")
     return pipeline
