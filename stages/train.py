@@ -213,7 +213,9 @@ def _write(trained: Trained, plan: Plan, run: StageRun, out: Path, digest: str) 
             **{f"darkroom.{key}": str(value) for key, value in saved.made_with.items()},
         }
     )
-    run.metrics({key: value for key, value in numbers.items() if isinstance(value, int | float)})
+    shown = {key: value for key, value in numbers.items() if isinstance(value, int | float)}
+    shown.pop("best_val_accuracy")  # stands at its step alone
+    run.metrics(shown)
     run.metrics({"best_val_accuracy": trained.outcome.best_val_accuracy}, step=trained.outcome.best_epoch)
     run.artifact(out / "models/model.pt", "model")
     run.artifact(out / "metrics/train.json", "metrics")

@@ -90,7 +90,7 @@ def test_the_run_holds_every_step_and_every_number(
         key: value for key, value in numbers.items() if isinstance(value, int | float) and key != "best_val_accuracy"
     }
     assert {key: run.data.metrics[key] for key in numeric} == numeric
-    assert points(store, run_id, "best_val_accuracy")[-1] == (numbers["best_epoch"], numbers["best_val_accuracy"])
+    assert points(store, run_id, "best_val_accuracy") == [(numbers["best_epoch"], numbers["best_val_accuracy"])]
     assert run.data.tags["model.sha256"] == numbers["model_sha256"]
     assert run.inputs.dataset_inputs[0].dataset.digest == packed.meta.sha256[:32]
 
