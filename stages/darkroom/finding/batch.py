@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import psutil
 import torch
 from torch import Tensor
@@ -51,7 +52,7 @@ def tried(session: Session) -> Fit:
         size = (fits + fails) // 2
         fits, fails = (size, fails) if step_fits(session, size) else (fits, size)
     if not fits:
-        raise UserError(f"not even {smallest} pictures fit in memory: a smaller model.width or data.image_size")
+        raise _nothing_fits(smallest)
     return Fit(fits, "whole steps, tried")
 
 
@@ -79,8 +80,12 @@ def computed(session: Session) -> Fit:
     free = SHARE * psutil.virtual_memory().available - 4 * weights  # gradient, optimizer's two, average
     fits = min(int(free / (2 * a_picture)), LARGEST)  # and as much again for what the backward pass makes
     if fits < smallest:
-        raise UserError(f"not even {smallest} pictures fit in memory: a smaller model.width or data.image_size")
+        raise _nothing_fits(smallest)
     return Fit(fits, f"computed: {a_picture / 1e6:.2f} MB a picture, {free / 1e9:.1f} GB free")
+
+
+def _nothing_fits(smallest: int) -> UserError:
+    return UserError(f"not even {smallest} pictures fit in memory: a smaller model.width or data.image_size")
 
 
 def _bytes_kept(session: Session, size: int) -> int:
@@ -103,10 +108,7 @@ def _cut(session: Session, size: int) -> Cut:
     batches.order, before = order, batches.order
     try:
         cut = batches.cut(0, 0)
-        while len(cut) < size:
-            again = batches.cut(0, 0)
-            indices = torch.arange(size).numpy() % len(again)
-            cut = Cut(again.indices[indices], again.labels[indices], again.draw.rows(indices))
     finally:
         batches.order = before
-    return cut
+    rows = np.arange(size) % len(cut)
+    return Cut(cut.indices[rows], cut.labels[rows], cut.draw.rows(rows))

@@ -45,9 +45,10 @@ def find_kept(folder: Path, plan: Plan) -> Kept:
         done = stored = None
     elif done and done.outcome.epochs < asked and not done.outcome.stopped_early and plan.open_ended:
         done = None
+    family = folder.name if plan.open_ended else plan.fingerprint(with_epochs=False)
     if done is None and stored is None:
-        _say_why_over(folder, plan)
-    write_text(folder / FAMILY, plan.fingerprint(with_epochs=False))
+        _say_why_over(folder, plan, family)
+    write_text(folder / FAMILY, family)
     return Kept(kept, done, None if done else stored)
 
 
@@ -67,10 +68,9 @@ def _epochs(done: Trained | None, stored: dict[str, Any] | None) -> int:
     return int(stored["session"]["progress"]["epoch"]) if stored else 0
 
 
-def _say_why_over(folder: Path, plan: Plan) -> None:
+def _say_why_over(folder: Path, plan: Plan, family: str) -> None:
     if plan.open_ended:
         return
-    family = plan.fingerprint(with_epochs=False)
     for path in folder.parent.glob(f"*/{FAMILY}"):
         if path.parent != folder and path.read_text() == family and any(path.parent.glob("*.pt")):
             say(
