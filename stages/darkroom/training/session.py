@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from darkroom.training.augment import Normalizer
 from darkroom.training.batches import Batches, Pictures
+from darkroom.training.cores import own_cores
 from darkroom.training.devices import choose_channels_last, choose_device, choose_precision, set_kernels
 from darkroom.training.freezing import is_frozen, open_backbone, train_mode
 from darkroom.training.guards import GradientWatch, bad_gradient
@@ -107,7 +108,7 @@ class Session:
         if self.stepper.good is None:
             self.stepper.remember()
         self._stop_if_diverged()
-        with self.world.together():
+        with self.world.together(), own_cores(self.device):
             while not self.finished:
                 yield from self._epoch()
 
@@ -160,14 +161,9 @@ class Session:
         )  # fmt: skip
 
     def _validate(self, weights: dict[str, Tensor], precision: str) -> Tensor:
+        layout = self.channels_last
         return validation_logits(
-            self.network,
-            weights,
-            self.val,
-            self.normalize,
-            precision,
-            channels_last=self.channels_last,
-            world=self.world,
+            self.network, weights, self.val, self.normalize, precision, channels_last=layout, world=self.world
         )
 
     def _read(self) -> None:
