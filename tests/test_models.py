@@ -61,7 +61,7 @@ def test_staged_networks_take_any_list_of_blocks_and_halve_the_maps_at_each_stag
 
 
 @pytest.mark.parametrize("name", ["mlp", "simple_cnn", "vgg", "resnet"])
-@pytest.mark.parametrize("width", [3, 16])
+@pytest.mark.parametrize("width", [3, 16, 20])
 def test_gradients_are_those_of_plain_kernels(name: str, width: int) -> None:
     chosen = network_spec(name, width=width, blocks="auto", dropout=0.0, channels=1, image_size=16, num_classes=5)
     network = build_network(chosen).to(memory_format=torch.channels_last)
@@ -87,7 +87,7 @@ def test_no_published_network_has_the_layer_whose_gradient_onednn_gets_wrong() -
         size = 224 if name.startswith(("vit", "maxvit", "swin")) else 96
         for module in network_outline(spec(f"torchvision:{name}", size=size, channels=1)).modules():
             if isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1) and module.stride != (1, 1):
-                assert module.in_channels >= 16, f"{name}: {module}; see darkroom.models.own.Pointwise"
+                assert module.in_channels >= 16, f"{name}: {module}; see darkroom.models.own.Subsampled"
 
 
 def test_spec_is_plain_and_comes_back() -> None:
