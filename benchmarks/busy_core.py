@@ -48,7 +48,7 @@ def main() -> None:
     held()  # warm, and its threads are held from here on
     taken = medians(in_turns({"held, idle": held, "held, one core busy": beside(held)}, wanted.rounds))
     del held  # ends the session: its threads are free again
-    sessions.own_cores = lambda _device: nullcontext()  # type: ignore[assignment]
+    vars(sessions)["own_cores"] = lambda _device: nullcontext()
     free = whole(session(train, val), wanted.steps)
     free()
     taken |= medians(in_turns({"free, idle": free, "free, one core busy": beside(free)}, wanted.rounds))

@@ -63,7 +63,7 @@ def points_and_epochs(folder: Path) -> tuple[list[dict[str, Any]], int]:
 
 def queue(folder: Path, points: list[dict[str, Any]], fixed: list[str], jobs: int) -> tuple[float, float]:
     """Seconds to queue the points, and seconds until the last of them is trained."""
-    from darkroom.sweeping.applying import as_yaml
+    from darkroom.params import as_yaml
 
     shutil.rmtree(folder / ".checkpoints")  # what the sweep trained to its end would be used as it is
     before = num_ended(folder)

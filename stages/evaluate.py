@@ -1,6 +1,6 @@
 """Scores the trained model on the test split, once.
 
-Reads   data/packed, models/model.pt
+Reads   data/packed, models/model.pt, evaluate.against
 Writes  metrics/test.json, plots/evaluation, reports/evaluation
 Keys    evaluate
 """
@@ -8,15 +8,20 @@ Keys    evaluate
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from darkroom.door import enter, root, say
 from darkroom.errors import UserError
 from darkroom.params import flatten, read_params
 
 if TYPE_CHECKING:
-    from darkroom.evaluation.predictions import Predictions
-    from darkroom.evaluation.scores import Scores
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from darkroom.evaluation.corruptions import Corrupted
+    from darkroom.evaluation.findings import Findings
     from darkroom.models import SavedModel
     from darkroom.packed import PackedSet, Split
     from darkroom.params import Evaluate
@@ -37,25 +42,28 @@ def main() -> None:
     store = open_store(params.tracking, root())
     numbers = evaluate(packed, saved, evaluate=params.evaluate, store=store, out=Path())
     say(
-        f"test: accuracy {numbers['accuracy']:.4f}, macro F1 {numbers['macro_f1']:.4f}, nll {numbers['nll']:.4f} "
+        f"test: accuracy {numbers['accuracy']:.4f} ({numbers['accuracy_low']:.4f} to {numbers['accuracy_high']:.4f}), "
+        f"macro F1 {numbers['macro_f1']:.4f}, nll {numbers['nll']:.4f}, ECE {numbers['ece']:.4f} "
         f"on {numbers['num_images']} pictures"
     )
+    for name, found in numbers.get("against", {}).items():
+        say(
+            f"against {name}: accuracy {found['difference']:+.4f} ({found['difference_low']:+.4f} to "
+            f"{found['difference_high']:+.4f}), McNemar p {found['mcnemar_p']:.3g}"
+        )
     say("wrote metrics/test.json, plots/evaluation, reports/evaluation; next: dvc repro export")
     say(store.farewell(str(numbers["mlflow_run_id"])))
 
 
-def evaluate(
-    packed: PackedSet, saved: SavedModel, *, evaluate: Evaluate, store: Store, out: Path
-) -> dict[str, float | int | str]:
+def evaluate(packed: PackedSet, saved: SavedModel, *, evaluate: Evaluate, store: Store, out: Path) -> dict[str, Any]:
     """Scores `saved` on the test split of `packed`, records the run in `store` and writes the stage's files below `out`.
 
     fp32, so batch size and device change no score beyond rounding. nll and confidences are those of the calibrated
     probabilities, as the exported model gives them. Gives what metrics/test.json holds.
-    Raises UserError where `packed` is not what the model was trained on, or its test split is damaged or empty.
+    Raises UserError where `packed` is not what the model was trained on, its test split is damaged or empty, or
+    `evaluate.against` holds predictions of other pictures.
     """
-    from darkroom.evaluation.inference import device_like, logits_of
-    from darkroom.evaluation.predictions import Predictions
-    from darkroom.evaluation.scores import scores
+    from darkroom.evaluation.comparing import image_ids
     from darkroom.files import write_json
 
     packed.check_same(saved.data_sha256)
@@ -64,43 +72,94 @@ def evaluate(
         raise UserError(f"{packed.folder} has no test picture: set data.test_fraction above 0, or add test pictures")
     values = flatten({"evaluate": evaluate.model_dump()})
     with store.join("evaluate", values, run_id=saved.run_id, model_sha256=saved.model_sha256) as run:
-        device = device_like(str(saved.made_with["device"]))
-        logits = logits_of(saved.build(), test.images, batch_size=evaluate.batch_size, device=device)
-        predictions = Predictions.of(logits, test.labels, classes=saved.classes, temperature=saved.temperature)
-        found = scores(predictions.log_probabilities, test.labels)
-        _write_plots(out / "plots/evaluation", found, predictions, test, num_drawn=evaluate.mistakes)
-        _write_tables(out / "reports/evaluation", predictions)
+        ids = image_ids(test.images)
+        found = _findings(saved, test, ids, packed.shorter_sides("test"), evaluate)
+        found.write_plots(out / "plots/evaluation", test.images, evaluate.mistakes)
+        found.write_tables(out / "reports/evaluation", ids)
         numbers = {**found.metrics(), "model_sha256": saved.model_sha256, "mlflow_run_id": run.run_id}
         write_json(out / "metrics/test.json", numbers)
-        _record(run, found, saved.classes, out)
+        _record(run, found, out)
     return numbers
 
 
-def _write_plots(folder: Path, found: Scores, predictions: Predictions, test: Split, *, num_drawn: int) -> None:
-    from darkroom.evaluation.pictures import confusion_picture, mistakes_picture
-    from darkroom.evaluation.predictions import confusion_table, per_class_table
-    from darkroom.files import write_bytes, write_text
+def _findings(
+    saved: SavedModel, test: Split, ids: list[str], sides: NDArray[np.int64] | None, evaluate: Evaluate
+) -> Findings:
+    from darkroom.evaluation.attention import class_activation
+    from darkroom.evaluation.calibration import calibration
+    from darkroom.evaluation.comparing import compare, others, read_predicted
+    from darkroom.evaluation.findings import Findings
+    from darkroom.evaluation.inference import VIEWS, device_like, logits_of
+    from darkroom.evaluation.predictions import Predictions
+    from darkroom.evaluation.scores import scores
+    from darkroom.evaluation.slices import properties, slices
+    from darkroom.evaluation.uncertainty import Level, intervals
 
-    write_text(folder / "confusion.csv", confusion_table(predictions))
-    write_text(folder / "per_class.csv", per_class_table(found, predictions.classes))
-    write_bytes(folder / "confusion.png", confusion_picture(found.confusion, predictions.classes))
-    write_bytes(folder / "mistakes.png", mistakes_picture(predictions, test.images, num_drawn))
+    labels, classes, level = test.labels, saved.classes, Level(evaluate.resamples, evaluate.confidence)
+    told = {name: read_predicted(path, ids, labels, classes) for name, path in others(Path(evaluate.against))}
+    model, device = saved.build(), device_like(str(saved.made_with["device"]))
+
+    def views(images: NDArray[np.uint8]) -> list[NDArray[np.float32]]:
+        size = evaluate.batch_size
+        return [logits_of(model, images, batch_size=size, device=device, view=view) for view in VIEWS[evaluate.tta]]
+
+    def hits(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return Predictions.of(views(images), labels, classes=classes, temperature=saved.temperature).hits
+
+    seen = views(test.images)
+    predictions, raw = (
+        Predictions.of(seen, labels, classes=classes, temperature=each) for each in (saved.temperature, 1.0)
+    )
+    found = scores(predictions.log_probabilities, labels)
+    drawn = predictions.mistakes[: evaluate.mistakes if evaluate.attention else 0]
+    return Findings(
+        predictions,
+        found,
+        intervals(found, level),
+        calibration(predictions),
+        {"nll": scores(raw.log_probabilities, labels).nll, **calibration(raw).metrics()},
+        list(slices(properties(test.images, sides), predictions.hits)),
+        _corrupted(test, hits, evaluate),
+        {name: compare(labels, predictions.predicted, other, len(classes), level) for name, other in told.items()},
+        class_activation(model, test.images[drawn], predictions.predicted[drawn]) if len(drawn) else None,
+    )
 
 
-def _write_tables(folder: Path, predictions: Predictions) -> None:
-    from darkroom.evaluation.predictions import mistakes_table, predictions_table
-    from darkroom.files import write_text
+def _corrupted(
+    test: Split, hits: Callable[[NDArray[np.uint8], NDArray[np.int64]], NDArray[np.bool_]], evaluate: Evaluate
+) -> list[Corrupted]:
+    """On test pictures spread evenly over the split; says what there was no time for."""
+    import numpy as np
 
-    write_text(folder / "predictions.csv", predictions_table(predictions))
-    write_text(folder / "mistakes.csv", mistakes_table(predictions))
+    from darkroom.evaluation.corruptions import CORRUPTIONS, score_corrupted
+
+    if not evaluate.corrupted_images:
+        return []
+    places = np.unique(np.linspace(0, len(test) - 1, min(evaluate.corrupted_images, len(test))).round().astype(int))
+    images, labels = np.array(test.images[places]), test.labels[places]
+    found = score_corrupted(
+        lambda worse: hits(worse, labels), images, batch_size=evaluate.batch_size, seconds=evaluate.corrupted_seconds
+    )
+    if left := [name for name in CORRUPTIONS if name not in {each.corruption for each in found}]:
+        say(
+            f"not scored after evaluate.corrupted_seconds: {evaluate.corrupted_seconds:g}: {', '.join(left)}, and no mean: "
+            "raise it, or lower evaluate.corrupted_images"
+        )
+    return found
 
 
-def _record(run: StageRun, found: Scores, classes: list[str], out: Path) -> None:
-    """The whole's scores as test_accuracy …, a class's as test_f1/<class> …; a class without pictures has none."""
-    run.metrics({f"test_{name}": number for name, number in found.metrics().items()})
-    shown = [i for i, num_images in enumerate(found.support) if num_images]
+def _record(run: StageRun, found: Findings, out: Path) -> None:
+    """The whole's scores as test_accuracy …, test_against.<name>.difference …, a class's as test_f1/<class> …
+
+    A class without pictures has none.
+    """
+    run.metrics(flatten(found.metrics(), "test_"))
+    classes, scores = found.predictions.classes, found.scores
+    shown = [i for i, num_images in enumerate(scores.support) if num_images]
     for name in ("precision", "recall", "f1"):
-        run.metrics({f"test_{name}/{classes[i]}": float(getattr(found, name)[i]) for i in shown})
+        run.metrics({f"test_{name}/{classes[i]}": float(getattr(scores, name)[i]) for i in shown})
+    for end, values in zip(("low", "high"), found.intervals.f1, strict=True):
+        run.metrics({f"test_f1_{end}/{classes[i]}": float(values[i]) for i in shown})
     run.artifact(out / "metrics/test.json", "metrics")
     run.artifacts(out / "plots/evaluation", "plots/evaluation")
     run.artifacts(out / "reports/evaluation", "reports/evaluation")

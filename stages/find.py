@@ -1,13 +1,16 @@
-"""Finds something out before a long training: a learning rate, the largest micro-batch, whether the network learns at all.
+"""Finds something out before a long training: a learning rate, the largest micro-batch, whether the network learns at all,
+which labels are likely wrong.
 
     python stages/find.py lr [--steps 200] [--apply] [-S key=value …]
     python stages/find.py batch [--apply] [-S key=value …]
     python stages/find.py overfit [-S key=value …]
+    python stages/find.py labels [--folds 5] [-S key=value …]
 
 Run by hand. Changes params.yaml with --apply alone: train.lr, or train.accumulate.
 
 Reads   params.yaml (augment, model, train), data/packed: the train and val splits
-Writes  reports/find/lr.png and lr.csv, and a run in MLflow that holds them (lr); params.yaml with --apply
+Writes  reports/find/lr.png and lr.csv, or labels.png and labels.csv, and a run in MLflow that holds them; params.yaml
+        with --apply
 Keys    augment, model, train, tracking
 """
 
@@ -21,12 +24,15 @@ from darkroom.door import enter, root, say
 from darkroom.params import Params, read_params, with_values
 
 if TYPE_CHECKING:
+    from darkroom.finding.labels import Suspect
     from darkroom.finding.lr import Curve
     from darkroom.fitting import Plan
     from darkroom.tracking.store import Store
 
 PARAMS = Path("params.yaml")
 OUT = Path("reports/find")
+SHOWN = 10
+"""likely label errors that are named on the terminal"""
 
 
 def main() -> None:
@@ -35,7 +41,7 @@ def main() -> None:
 
     params = with_values(read_params(PARAMS), overrides(options.set_param))
     plan, store = _plan(params)
-    found = find(options.what, plan, store, steps=options.steps, out=OUT)
+    found = find(options.what, plan, store, steps=options.steps, folds=options.folds, out=OUT)
     if not found:
         return
     if options.apply:
@@ -48,13 +54,15 @@ def main() -> None:
         )
 
 
-def find(what: str, plan: Plan, store: Store, *, steps: int, out: Path) -> dict[str, Any]:
-    """Finds `what` (lr, batch or overfit) and says it; the values of params.yaml that it suggests, if any.
+def find(what: str, plan: Plan, store: Store, *, steps: int, folds: int, out: Path) -> dict[str, Any]:
+    """Finds `what` (lr, batch, overfit or labels) and says it; the values of params.yaml that it suggests, if any.
 
     Raises UserError where nothing can be found, or the network does not learn.
     """
     if what == "lr":
         return _say_lr(find_lr(plan, store, steps=steps, out=out), out)
+    if what == "labels":
+        return _say_labels(find_labels(plan, store, folds=folds, out=out), out)
     return _find_batch(plan) if what == "batch" else _overfit(plan)
 
 
@@ -75,6 +83,30 @@ def _say_lr(curve: Curve, out: Path) -> dict[str, Any]:
     found = float(f"{curve.suggestion:.2g}")
     say(f"train.lr: {found:g} is where the loss falls fastest in {len(curve.lr)} steps; the curve: {out}/lr.png")
     return {"train.lr": found}
+
+
+def find_labels(plan: Plan, store: Store, *, folds: int, out: Path) -> list[Suspect]:
+    """Likely label errors among the training pictures, drawn and recorded: labels.csv, labels.png and a run of its own."""
+    from darkroom.finding.labels import likely_errors, write
+
+    with store.start("find", plan.values(), name="label errors") as run:
+        sources = plan.packed.sources("train")
+        suspects = likely_errors(
+            plan, folds, sources=sources, tell=lambda fold: say(f"  fold {fold} of {folds} is judged")
+        )
+        write(suspects, plan.packed.split("train").images, out)
+        for path in out.glob("labels.*"):
+            run.artifact(path, "find")
+        run.metrics({"num_label_errors": len(suspects)})
+    return suspects
+
+
+def _say_labels(suspects: list[Suspect], out: Path) -> dict[str, Any]:
+    for each in suspects[:SHOWN]:
+        say(f"  {each.source}: is {each.label}, seems {each.suggested} ({each.suggested_probability:.1%})")
+    say(f"{len(suspects)} labels are likely wrong; the worst in {out}/labels.png, all in labels.csv" if suspects
+        else "no label seems wrong")  # fmt: skip
+    return {}
 
 
 def _find_batch(plan: Plan) -> dict[str, Any]:
@@ -111,8 +143,16 @@ def _plan(params: Params) -> tuple[Plan, Store]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Finds something out before a long training.")
-    parser.add_argument("what", choices=["lr", "batch", "overfit"])
+    parser.add_argument("what", choices=["lr", "batch", "overfit", "labels"])
     parser.add_argument("--steps", type=int, default=200, help="of the learning-rate range test (default %(default)s)")
+    parser.add_argument(
+        "--folds",
+        type=int,
+        default=5,
+        choices=range(2, 21),
+        metavar="2..20",
+        help="trainings that judge labels (default %(default)s)",
+    )
     parser.add_argument("--apply", action="store_true", help="write what was found into params.yaml")
     parser.add_argument("-S", "--set-param", action="append", default=[], metavar="key=value", help="as in dvc exp run")
     return parser.parse_args()

@@ -213,6 +213,7 @@ def _write(trained: Trained, plan: Plan, run: StageRun, out: Path, digest: str) 
             **{f"darkroom.{key}": str(value) for key, value in saved.made_with.items()},
         }
     )
+    run.reproduced_by(plan.settled(trained.outcome))
     shown = {key: value for key, value in numbers.items() if isinstance(value, int | float)}
     shown.pop("best_val_accuracy")  # stands at its step alone
     run.metrics(shown)

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
+from darkroom.files import write_json
 from darkroom.models import NetworkSpec, Preprocessing, SavedModel, build_network
 from darkroom.packed import SPLITS, Meta, PackedSet, write_meta
 
@@ -42,6 +43,7 @@ def pack_digits(folder: Path, *, size: int = 8, test_labels: NDArray[np.int64] |
         sha256=f"{size}" * 32,
         split_sha256={},
     )
+    write_json(folder / "splits.json", {name: [f"all/{i}" for i in range(*ENDS[name])] for name in SPLITS})
     hashes = {name: PackedSet(folder, meta).split(name).sha256() for name in SPLITS}
     meta = replace(meta, split_sha256=hashes)
     write_meta(folder, meta)

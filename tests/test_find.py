@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 from darkroom.errors import UserError
 from darkroom.finding import batch as batches
 from darkroom.finding.batch import Fit, computed, tried
+from darkroom.finding.labels import likely_errors
 from darkroom.finding.lr import FEWEST, Curve, range_test
 from darkroom.finding.overfit import overfit
 from darkroom.fitting import Plan
@@ -23,7 +26,7 @@ from darkroom.packed import PackedSet
 from darkroom.params import Params, with_values
 from darkroom.training import ALONE
 from digits import pack_digits
-from find import find_lr
+from find import find_labels, find_lr
 from pipelines import REPOSITORY
 from stores import points, store_at
 
@@ -153,3 +156,38 @@ def test_the_script_changes_params_yaml_when_asked_alone(packed: PackedSet, tmp_
     assert "ok: 64 pictures are learned by heart" in run("overfit", "-S", "train.lr=0.01")
     assert "fit in a micro-batch (computed: " in run("batch")
     assert (tmp_path / "params.yaml").read_text() == changed
+
+
+def test_labels_that_were_changed_are_found(packed: PackedSet, params: Params, tmp_path: Path) -> None:
+    """Of 40 changed labels most are named, with the right class, and hardly any true one is."""
+    folder = tmp_path / "packed"
+    shutil.copytree(packed.folder, folder)
+    labels = np.load(folder / "train.labels.npy")
+    changed = np.random.default_rng(0).choice(len(labels), 40, replace=False)
+    wrong = labels.copy()
+    wrong[changed] = (labels[changed] + 3) % 10
+    np.save(folder / "train.labels.npy", wrong)
+    asked = plan(PackedSet(folder, packed.meta), params, train__epochs=8, model__width=16)
+    suspects = find_labels(asked, store_at(tmp_path), folds=3, out=tmp_path / "find")
+    found = {each.index: each for each in suspects}
+    assert len(found.keys() & set(changed.tolist())) >= 34
+    assert len(found) <= 60
+    hits = [found[i] for i in changed.tolist() if i in found]
+    assert np.mean([each.suggested == str(labels[each.index]) for each in hits]) > 0.8
+    assert all(each.label == str(wrong[each.index]) and each.source == f"all/{each.index}" for each in hits)
+    credible = [each.label_probability for each in suspects]
+    assert credible == sorted(credible), "the least credible first"
+    rows = list(csv.DictReader((tmp_path / "find/labels.csv").read_text().splitlines()))
+    assert [int(row["index"]) for row in rows] == [each.index for each in suspects]
+    with Image.open(tmp_path / "find/labels.png") as picture:
+        assert picture.width > 300
+
+
+def test_a_class_of_one_picture_cannot_be_judged(packed: PackedSet, params: Params, tmp_path: Path) -> None:
+    folder = tmp_path / "packed"
+    shutil.copytree(packed.folder, folder)
+    labels = np.load(folder / "train.labels.npy")
+    labels[1:][labels[1:] == labels[0]] = (labels[0] + 1) % 10
+    np.save(folder / "train.labels.npy", labels)
+    with pytest.raises(UserError, match="a class has 1 training picture: at least 2 are needed"):
+        likely_errors(plan(PackedSet(folder, packed.meta), params), 3, sources=[""] * len(labels))

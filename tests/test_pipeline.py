@@ -75,6 +75,16 @@ def test_the_run_holds_all_parameters_series_scores_and_files(pipeline: Pipeline
     assert tags["data.sha256"] == pipeline.json("metrics/data.json")["sha256"]
 
 
+def test_the_run_says_what_to_type_to_have_it_again(pipeline: Pipeline):
+    """The commit, and what this machine took for each auto: elsewhere it may be something else."""
+    [run, *_] = all_runs(pipeline)
+    trained = pipeline.json("metrics/train.json")
+    assert run.data.tags["darkroom.reproduce"] == (
+        f"git checkout {run.data.tags['git.commit']} && dvc exp run -S train.channels_last=true "
+        f"-S train.device={trained['device']} -S train.precision={trained['precision']}"
+    ), "threads are set in params.yaml"
+
+
 def test_no_cached_output_names_the_machine_or_the_hour(pipeline: Pipeline):
     for name in results() - {"dvc.lock"}:
         place = pipeline.folder / name

@@ -20,14 +20,18 @@ from PIL import Image
 
 from conftest import REPOSITORY
 from darkroom.errors import UserError
-from darkroom.evaluation.pictures import confusion_picture, mistakes_picture
-from darkroom.evaluation.predictions import Predictions, confusion_table, mistakes_table, per_class_table
+from darkroom.evaluation.calibration import calibration
+from darkroom.evaluation.corruptions import CORRUPTIONS, Corrupted
+from darkroom.evaluation.findings import Findings
+from darkroom.evaluation.predictions import Predictions
 from darkroom.evaluation.scores import scores
+from darkroom.evaluation.slices import properties, slices
+from darkroom.evaluation.uncertainty import Level, intervals
 from darkroom.files import write_bytes, write_json, write_text
 from darkroom.params import Params
 from darkroom.reporting.charts import line_chart, ticks
 from darkroom.reporting.page import duration, number, percent, size
-from darkroom.reporting.results import read_results
+from darkroom.reporting.results import PICTURES, read_results
 from darkroom.tracking.store import Store
 from digits import StoreSpy
 from report import KEYS, report
@@ -42,20 +46,25 @@ def write_project(folder: Path, *, classes: list[str] = CLASSES, wrong: int = 5)
     labels = rng.integers(len(classes), size=200)
     logits = 4 * np.eye(len(classes), dtype=np.float32)[labels]
     logits[:wrong] = np.roll(logits[:wrong], 1, axis=1)
-    predictions = Predictions.of(logits, labels, classes=classes, temperature=1)
-    found = scores(logits, labels)
     images = rng.integers(256, size=(200, 8, 8, 1)).astype(np.uint8)
+    predictions = Predictions.of([logits], labels, classes=classes, temperature=1)
+    found, reliability = scores(logits, labels), calibration(predictions)
+    findings = Findings(
+        predictions, found, intervals(found, Level(200, 0.95)), reliability, {"nll": 0.5, **reliability.metrics()},
+        list(slices(properties(images, None), predictions.hits)),
+        [Corrupted(name, level, (0.9 if name != "blur" else 0.84) - 0.1 * level) for name in CORRUPTIONS for level in range(1, 6)], {}, None,
+    )  # fmt: skip
     counts = [{"name": name, "train": 1000 + i, "val": 10, "test": 50} for i, name in enumerate(classes)]
     write_json(folder / "metrics/data.json", {
         "classes": counts, "num_train": 4006, "num_val": 40, "num_test": 200, "sha256": DATA, "mean": [0.3], "std": [0.4],
-        "image_size": 8, "channels": 1,
+        "image_size": 8, "channels": 1, "num_left_out": 0, "num_duplicates": 0,
     })  # fmt: skip
     write_json(folder / "metrics/train.json", {
         "val_accuracy": 0.975, "val_loss": 0.25, "best_epoch": 2, "chosen_epoch": 3, "epochs": 3, "steps": 90,
         "epoch_train_loss": 0.5, "temperature": 1.1, "images_per_s": 1234.5, "seconds": 150.0, "num_parameters": 308074,
         "precision": "bf16", "device": "cpu", "threads": 2, "model_sha256": MODEL, "mlflow_run_id": RUN,
     })  # fmt: skip
-    write_json(folder / "metrics/test.json", {**found.metrics(), "model_sha256": MODEL, "mlflow_run_id": RUN})
+    write_json(folder / "metrics/test.json", {**findings.metrics(), "model_sha256": MODEL, "mlflow_run_id": RUN})
     latencies = {"latency_ms_batch_1": 0.25, "latency_ms_batch_64": 7.5}
     onnx = {"max_difference": 1.7e-06, "same_classes": 1.0, "bytes": 1237257, **latencies}
     write_json(folder / "metrics/export.json", {
@@ -64,11 +73,8 @@ def write_project(folder: Path, *, classes: list[str] = CLASSES, wrong: int = 5)
     })  # fmt: skip
     epochs = "epoch,train_loss,val_loss,val_accuracy\n1,2.0,1.5,0.5\n2,1.0,,0.9\n3,0.5,0.25,0.975\n"
     write_text(folder / "plots/training/epochs.csv", epochs)
-    write_text(folder / "plots/evaluation/per_class.csv", per_class_table(found, classes))
-    write_text(folder / "plots/evaluation/confusion.csv", confusion_table(predictions))
-    write_text(folder / "reports/evaluation/mistakes.csv", mistakes_table(predictions))
-    write_bytes(folder / "plots/evaluation/confusion.png", confusion_picture(found.confusion, classes))
-    write_bytes(folder / "plots/evaluation/mistakes.png", mistakes_picture(predictions, images, 25))
+    findings.write_plots(folder / "plots/evaluation", images, 25)
+    findings.write_tables(folder / "reports/evaluation", [f"{i:016x}" for i in range(200)])
     content = BytesIO()
     Image.new("L", (20, 20)).save(content, "PNG")
     for i in range(len(classes)):
@@ -153,7 +159,7 @@ def test_the_page_stands_alone(folder: Path, params: Params) -> None:
     page = Page(html)
     assert "script" not in page.tags
     assert "link" not in page.tags
-    assert len(page.addresses) == 2 + len(CLASSES)
+    assert len(page.addresses) == len(PICTURES) + len(CLASSES)
     for address in page.addresses:
         head, content = address.split(",", 1)
         assert head == "data:image/png;base64"
@@ -176,11 +182,33 @@ def test_the_same_results_give_the_same_bytes(folder: Path, tmp_path: Path, para
 
 def test_curves_are_drawn_and_a_missing_value_is_a_gap(folder: Path, params: Params) -> None:
     html, _ = write_page(folder, params)
-    assert Page(html).tags.count("svg") == 2
+    assert Page(html).tags.count("svg") == 4, "loss, accuracy, reliability, corruptions"
     training, *validation = re.findall(r'<polyline points="([^"]+)"', html)[:3]
     assert len(training.split()) == 3
     assert [len(points.split()) for points in validation] == [1, 1]
     assert "stroke-dasharray" in html
+
+
+def test_it_says_in_sentences_what_the_numbers_are_worth(folder: Path, params: Params) -> None:
+    test = json.loads((folder / "metrics/test.json").read_text())
+    others = {
+        "better": {"accuracy": 0.9, "difference": 0.075, "mcnemar_p": 0.001},
+        "like": {"accuracy": 0.97, "difference": 0.005, "mcnemar_p": 1.0},
+        "worse": {"accuracy": 1.0, "difference": -0.025, "mcnemar_p": 0.04},
+    }
+    ends = {"difference_low": -0.01, "difference_high": 0.02, "only_this_right": 3, "only_other_right": 2}
+    write_json(folder / "metrics/test.json", test | {"against": {name: ends | each for name, each in others.items()}})
+    text = Page(write_page(folder, params)[0]).text
+    assert f"between {test['accuracy_low']:.2%} and {test['accuracy_high']:.2%}, with 95% confidence" in text
+    assert f"off by {test['ece']:.2%} on average" in text
+    assert "blur hurts most: 46.0% of such pictures" in text
+    assert "It is better than better: +7.50% accuracy (-1.00% to +2.00%), McNemar's p 0.001." in text
+    assert "It is not to be told from like: +0.50% accuracy" in text
+    assert "It is worse than worse: -2.50% accuracy" in text
+    assert "brightness" in text
+    assert "Model card" in text
+    assert "41.0% errors on corrupted pictures, 2.5% on clean ones" in text
+    assert "several views" not in text
 
 
 def test_without_mistakes(tmp_path: Path, params: Params) -> None:
@@ -195,7 +223,7 @@ def test_many_classes_are_folded(tmp_path: Path, params: Params) -> None:
     assert "The 10 weakest of 120" in text
     assert "All 120 classes" in text
     assert "Some pictures of the first 24 classes" in text
-    assert len(Page(html).addresses) == 2 + 24
+    assert len(Page(html).addresses) == len(PICTURES) + 24
 
 
 def test_numbers_that_are_not_finite(folder: Path, params: Params) -> None:
@@ -206,7 +234,7 @@ def test_numbers_that_are_not_finite(folder: Path, params: Params) -> None:
     write_text(folder / "plots/training/epochs.csv", "epoch,train_loss,val_loss,val_accuracy\n1,nan,nan,\n")
     html, _ = write_page(folder, params)
     assert "negative log-likelihood –" in Page(html).text
-    assert Page(html).tags.count("svg") == 0
+    assert Page(html).tags.count("svg") == 2, "no curve of training"
 
 
 @pytest.mark.parametrize(
@@ -250,7 +278,8 @@ def test_reading_and_rendering_need_neither_torch_nor_numpy(folder: Path) -> Non
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path\n"
         "from darkroom.reporting.page import render\nfrom darkroom.reporting.results import read_results\n"
-        "page = render(read_results(Path(sys.argv[2])), {'model': {'name': 'mlp'}, 'data': {'name': 'digits'}})\n"
+        "page = render(read_results(Path(sys.argv[2])), {'model': {'name': 'mlp'}, \n"
+        "  'data': {'name': 'digits', 'resize': 'crop'}, 'evaluate': {'confidence': 0.95, 'tta': 'none'}})\n"
         "assert 'mlp on digits' in page\n"
         "print(sorted({'torch', 'numpy', 'matplotlib', 'pandas', 'mlflow', 'PIL'} & set(sys.modules)))\n"
     )

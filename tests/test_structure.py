@@ -128,9 +128,7 @@ def docstring(script: str) -> dict[str, list[str]]:
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_says_what_it_reads_writes_and_takes_in_dvc_yamls_words(stage: str):
     said = docstring(stage)
-    data = {
-        dep.replace("${data.folder}", "data.folder") for dep in listed(stage, "deps") if not dep.startswith("stages/")
-    }
+    data = {dep.removeprefix("${").removesuffix("}") for dep in listed(stage, "deps") if not dep.startswith("stages/")}
     assert set(said["Reads"]) == data
     assert set(said["Writes"]) == {*listed(stage, "outs"), *listed(stage, "metrics"), *listed(stage, "plots")}
     assert [key for key in said.get("Keys", []) if key != "none"] == DVC[stage].get("params", [])

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from darkroom.errors import UserError
-from darkroom.params import flatten, parse_yaml, read_params
-from darkroom.sweeping.applying import apply, as_yaml
+from darkroom.params import as_yaml, flatten, parse_yaml, read_params
+from darkroom.sweeping.applying import apply
 from pipelines import REPOSITORY
 
 WINNER = {

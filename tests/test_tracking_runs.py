@@ -6,6 +6,7 @@ import json
 import math
 import os
 import posixpath
+import shlex
 import signal
 import subprocess
 import sys
@@ -360,3 +361,26 @@ def test_the_room_is_imported_without_mlflow():
     folder = Path(__file__).resolve().parents[1]
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_the_command_that_makes_a_run_again_names_what_differs_from_its_commit(tmp_path: Path) -> None:
+    other = Pipeline(tmp_path)
+    other.run("git", "init", "--quiet")
+    (tmp_path / "params.yaml").write_text("train:\n  lr: 0.1\n  debug: []\n  threads: auto\nmodel:\n  init: ''\n")
+    other.commit("As cloned")
+    found = replace(gather(tmp_path), diff="")
+    head = f"git checkout {found.commit} && "
+    assert found.command({}) == f"{head}dvc exp run"
+    quoted = shlex.quote("model.init='runs:/a b'")
+    values = {"train.lr": 5e-5, "train.debug": ["profile"], "train.threads": 2, "model.init": "runs:/a b"}
+    assert found.command(values) == (
+        f"{head}dvc exp run -S {quoted} -S 'train.debug=[profile]' -S train.lr=5.0e-05 -S train.threads=2"
+    )
+    (tmp_path / "params.yaml").write_text("train:\n  lr: 0.2\n")
+    assert found.command({}) == f"{head}dvc exp run -S train.lr=0.2"
+    assert replace(found, diff="--- a\n").command({}).startswith(f"{head}git apply code.diff && dvc exp run")
+    assert replace(found, commit=None).command({}) == ""
+    (tmp_path / "params.yaml").write_text("<<<<<<< conflict")
+    other.commit("Broken")
+    (tmp_path / "params.yaml").write_text("train:\n  lr: 0.2\n")
+    assert gather(tmp_path).command({}).endswith("dvc exp run -S train.lr=0.2")

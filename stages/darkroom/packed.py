@@ -92,6 +92,15 @@ class PackedSet:
                     "in DVC's cache, which DVC restores without a word; dvc repro --force --no-run-cache prepare makes them anew"
                 )
 
+    def sources(self, name: SplitName) -> list[str]:
+        """Where each picture (N) is from: its file, or its place in the published set."""
+        return list(self._origins()[name])
+
+    def shorter_sides(self, name: SplitName) -> NDArray[np.int64] | None:
+        """Pixels (N) of the shorter side of each picture as it came; None where the set's pictures are all of one size."""
+        sides = self._origins().get("shorter_sides")
+        return None if sides is None else np.array(sides[name], np.int64)
+
     def check_same(self, data_sha256: str) -> None:
         """Raises UserError unless this is the set of that hash: the one that a model was trained on."""
         if data_sha256 != self.meta.sha256:
@@ -99,6 +108,9 @@ class PackedSet:
                 f"{self.folder} holds other data (sha256 {self.meta.sha256[:12]}…) than the model was trained on "
                 f"({data_sha256[:12]}…): run dvc repro"
             )
+
+    def _origins(self) -> dict[str, Any]:
+        return dict(read_json(self.folder / "splits.json", MADE_BY))
 
     def _map(self, file: str) -> NDArray[Any]:
         path = self.folder / file

@@ -72,6 +72,12 @@ def read_picture(source: Path | bytes | BinaryIO, *, image_size: int, channels: 
         raise BadPictureError(name, _reason(error, content)) from error
 
 
+def shorter_side(path: Path) -> int:
+    """Pixels, of a picture that `read_picture` reads; its header alone is looked at."""
+    with Image.open(path, formats=FORMATS) as image:
+        return min(image.size)
+
+
 def fit(image: Image.Image, *, image_size: int, channels: int, resize: str) -> NDArray[np.uint8]:
     """An upright picture as H×W×C with H = W = `image_size`, antialiased.
 

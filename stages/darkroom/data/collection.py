@@ -18,7 +18,7 @@ from darkroom.door import say
 from darkroom.errors import UserError, some_of
 from darkroom.files import sha256_bytes
 from darkroom.packed import SPLITS, SplitName
-from darkroom.pictures import fit, read_picture
+from darkroom.pictures import fit, read_picture, shorter_side
 
 OWN_SIZE, OWN_CHANNELS = 64, 3
 """What `auto` means for one's own pictures."""
@@ -51,6 +51,8 @@ class Collection:
     classes: list[str]
     left_out: dict[str, str]
     """relative path -> why it is not among them"""
+    shorter_sides: list[int] | None = None
+    """N: pixels, as they came; None where all are of one size"""
 
 
 def collect(raw: Path, manifest: Manifest, shape: Shape, on_bad_image: str, scratch: Path) -> Collection:
@@ -105,8 +107,13 @@ def _own(raw: Path, manifest: Manifest, shape: Shape, on_bad_image: str, scratch
     if shape.image_size == "auto":
         say(f"pictures are made {size}×{size} ({shape.resize}); data.image_size changes that")
 
+    sides: dict[int, int] = {}
+
     def read(i: int) -> NDArray[np.uint8]:
-        return read_picture(raw / layout.paths[i], image_size=size, channels=channels, resize=shape.resize)
+        path = raw / layout.paths[i]
+        pixels = read_picture(path, image_size=size, channels=channels, resize=shape.resize)
+        sides[i] = shorter_side(path)
+        return pixels
 
     drawn, faults = draw(read, len(layout.paths), (size, size, channels), scratch)
     bad = {layout.paths[i]: reason for i, reason in faults.items()}
@@ -122,6 +129,7 @@ def _own(raw: Path, manifest: Manifest, shape: Shape, on_bad_image: str, scratch
         keys=[manifest.files[path] for path in paths],
         classes=layout.classes,
         left_out=dict.fromkeys(manifest.left_out, "no picture by its name and folder") | bad,
+        shorter_sides=[sides[i] for i in good],
     )
 
 

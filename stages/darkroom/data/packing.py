@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +97,10 @@ def _counts(collection: Collection, members: NDArray[np.int64]) -> list[int]:
 
 
 def _sources(collection: Collection, rows: Mapping[SplitName, NDArray[np.int64]]) -> dict[str, Any]:
-    """splits.json: where each row is from, and what was left out and why."""
-    sources: dict[str, Any] = {
-        split: [collection.sources[row] for row in members.tolist()] for split, members in rows.items()
-    }
-    return sources | {"left_out": collection.left_out}
+    """splits.json: where each row is from, how large it was, and what was left out and why."""
+
+    def by_split(values: Sequence[Any]) -> dict[str, Any]:
+        return {split: [values[row] for row in members.tolist()] for split, members in rows.items()}
+
+    sides = {} if collection.shorter_sides is None else {"shorter_sides": by_split(collection.shorter_sides)}
+    return {**by_split(collection.sources), "left_out": collection.left_out, **sides}

@@ -1,4 +1,4 @@
-"""Pictures of a model's mistakes, the same bytes for the same numbers."""
+"""Pictures of what a model takes for what, the same bytes for the same numbers."""
 
 from __future__ import annotations
 
@@ -80,23 +80,54 @@ def _write_counts(axes: Axes, confusion: NDArray[np.int64], shares: NDArray[np.f
 
 def mistakes_picture(predictions: Predictions, images: NDArray[np.uint8], num_drawn: int) -> bytes:
     """A PNG of the `num_drawn` most confident mistakes among `images` (N×H×W×C), or of the sentence that there is none."""
-    places = predictions.mistakes[:num_drawn]
-    if len(places):
-        captions = [_caption(predictions, i) for i in places]
-        scale = math.ceil(SMALLEST_PICTURE / images.shape[2])
-        sheet = contact_sheet(images[places], captions, columns=math.ceil(math.sqrt(len(places))), scale=scale)
-    elif len(predictions.mistakes):
-        sheet = _sentence(f"evaluate.mistakes is 0: none of the {len(predictions.mistakes)} mistakes is drawn.")
-    else:
-        sheet = _sentence(f"No mistake among {len(predictions.labels)} test pictures.")
-    content = io.BytesIO()
-    sheet.save(content, format="PNG")
-    return content.getvalue()
+    none = f"No mistake among {len(predictions.labels)} test pictures."
+    return _sheet(predictions, images, predictions.mistakes, num_drawn, none)
+
+
+def unsure_picture(predictions: Predictions, images: NDArray[np.uint8], num_drawn: int) -> bytes:
+    """A PNG of the `num_drawn` least confident hits among `images` (N×H×W×C), or of the sentence that there is none."""
+    none = f"None of {len(predictions.labels)} test pictures was recognised."
+    return _sheet(predictions, images, predictions.unsure, num_drawn, none)
+
+
+def attention_picture(predictions: Predictions, images: NDArray[np.uint8], heat: NDArray[np.float64] | None) -> bytes:
+    """A PNG of the most confident mistakes among `images` with `heat` (M×H×W, 0..1, of the first M) over them."""
+    if heat is None or not len(heat):
+        return _png(_sentence("Nothing to draw: no mistake, no convolutions, or evaluate.attention is off."))
+    from matplotlib import colormaps
+
+    places = predictions.mistakes[: len(heat)]
+    grey = images[places].mean(axis=3, keepdims=True)
+    shaded = (0.45 * grey + 0.55 * 255 * colormaps["inferno"](heat)[..., :3]).round().astype(np.uint8)
+    return _png(_grid(shaded, [_caption(predictions, i) for i in places]))
+
+
+def _sheet(
+    predictions: Predictions, images: NDArray[np.uint8], places: NDArray[np.int64], num_drawn: int, none: str
+) -> bytes:
+    if not len(places):
+        return _png(_sentence(none))
+    if not num_drawn:
+        return _png(_sentence(f"evaluate.mistakes is 0: none of {len(places)} pictures is drawn."))
+    places = places[:num_drawn]
+    return _png(_grid(images[places], [_caption(predictions, i) for i in places]))
+
+
+def _grid(images: NDArray[np.uint8], captions: list[str]) -> Image.Image:
+    scale = math.ceil(SMALLEST_PICTURE / images.shape[2])
+    return contact_sheet(images, captions, columns=math.ceil(math.sqrt(len(images))), scale=scale)
 
 
 def _caption(predictions: Predictions, i: int) -> str:
     label, predicted = predictions.classes[predictions.labels[i]], predictions.classes[predictions.predicted[i]]
-    return f"is {label}\nsaid {predicted}\n{predictions.confidence[i]:.1%}"
+    said = [] if label == predicted else [f"said {predicted}"]
+    return "\n".join([f"is {label}", *said, f"{predictions.confidence[i]:.1%}"])
+
+
+def _png(image: Image.Image) -> bytes:
+    content = io.BytesIO()
+    image.save(content, format="PNG")
+    return content.getvalue()
 
 
 def _sentence(text: str) -> Image.Image:

@@ -52,8 +52,8 @@ def scores(logits: ArrayLike, labels: NDArray[np.int64]) -> Scores:
     num_images, num_classes = values.shape
     assert num_images == len(labels) > 0, f"{num_images} rows of logits, {len(labels)} labels"
     ranks = _ranks(values, labels)
-    confusion = _confusion(labels, values.argmax(axis=1), num_classes)
-    precision, recall, f1 = _per_class(confusion)
+    confusion = confusion_matrix(labels, values.argmax(axis=1), num_classes)
+    precision, recall, f1 = per_class(confusion)
     return Scores(
         num_images=num_images,
         accuracy=float((ranks == 0).mean()),
@@ -90,14 +90,23 @@ def _ranks(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np
     return np.asarray((~(logits <= own) | ((logits == own) & before)).sum(axis=1))
 
 
-def _confusion(actual: NDArray[np.int64], predicted: NDArray[np.int64], num_classes: int) -> NDArray[np.int64]:
-    pairs = np.bincount(actual * num_classes + predicted, minlength=num_classes**2)
-    return pairs.reshape(num_classes, num_classes)
+def confusion_matrix(
+    actual: NDArray[np.int64],
+    predicted: NDArray[np.int64],
+    num_classes: int,
+    times: NDArray[np.int64] | None = None,
+) -> NDArray[np.int64]:
+    """K×K pictures: row the actual class, column the predicted one; a picture counts once, or so many times."""
+    cells = np.bincount(actual * num_classes + predicted, times, minlength=num_classes**2)
+    return cells.astype(np.int64).reshape(num_classes, num_classes)
 
 
-def _per_class(confusion: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Precision, recall, F1; NaN for a class without pictures."""
-    hits, support, predicted = np.diag(confusion), confusion.sum(axis=1), confusion.sum(axis=0)
+def per_class(
+    confusion: NDArray[np.int64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Precision, recall, F1 (each …×K) of confusion matrices (…×K×K); NaN for a class without pictures."""
+    hits = np.diagonal(confusion, axis1=-2, axis2=-1)
+    support, predicted = confusion.sum(axis=-1), confusion.sum(axis=-2)
     precision = np.where(support > 0, hits / np.maximum(predicted, 1), np.nan)
     recall = np.where(support > 0, hits / np.maximum(support, 1), np.nan)
     f1 = np.where(support > 0, 2 * hits / np.maximum(support + predicted, 1), np.nan)

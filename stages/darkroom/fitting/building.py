@@ -14,6 +14,7 @@ from darkroom.packed import Meta, PackedSet
 from darkroom.params import Augment, Model, Train, flatten
 from darkroom.training import (
     Augmentation,
+    Outcome,
     Pictures,
     Recipe,
     Session,
@@ -51,6 +52,18 @@ class Plan:
         """Flattened, as the run holds them."""
         sections = {"augment": self.augment, "model": self.model, "train": self.train}
         return flatten({name: section.model_dump() for name, section in sections.items()})
+
+    def settled(self, outcome: Outcome) -> dict[str, Any]:
+        """What this machine took for each `auto` of `train`, as params.yaml would say it: its choice may differ elsewhere."""
+        chosen = {
+            "threads": outcome.threads,
+            "precision": outcome.precision,
+            "channels_last": outcome.channels_last,
+            "device": outcome.device,
+            "devices": outcome.processes,
+            "compile": "on" if outcome.compiled else "off",
+        }
+        return {f"train.{key}": value for key, value in chosen.items() if getattr(self.train, key) == "auto"}
 
     def spec(self) -> NetworkSpec:
         return spec_of(self.model, self.packed.meta)

@@ -108,7 +108,7 @@ class SavedModel:
         made = {key: value if isinstance(value, int) else str(value) for key, value in made_with.items()}
         return cls(network, plain, list(classes), preprocessing, temperature, run_id, data_sha256, made, digest)
 
-    def build(self) -> nn.Module:
+    def build(self) -> Classifier:
         """The classifier in eval mode: uint8 N×C×H×W to logits float32 N×num_classes; normalises by itself."""
         network = build_network(self.network)
         load_plain(network, self.weights)

@@ -21,14 +21,14 @@ from darkroom.params.explain import explain, unknown_key
 from darkroom.params.export import Export
 from darkroom.params.model import Model
 from darkroom.params.promote import Promote
-from darkroom.params.reading import parse_yaml, read_yaml
+from darkroom.params.reading import as_yaml, parse_yaml, read_yaml
 from darkroom.params.sweep import Dimension, Sweep
 from darkroom.params.tracking import Tracking
 from darkroom.params.train import Train
 
 __all__ = [
     "SECTIONS", "Augment", "Data", "Dimension", "Evaluate", "Export", "Model", "Params", "Promote", "Sweep", "Tracking", "Train",
-    "check_params", "flatten", "parse_yaml", "read_params", "with_values",
+    "as_yaml", "check_params", "flatten", "parse_yaml", "read_params", "with_values",
 ]  # fmt: skip
 
 SWEPT_SECTIONS = ("augment", "model", "train")

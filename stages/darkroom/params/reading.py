@@ -87,3 +87,14 @@ def read_yaml(path: Path) -> Any:
     except UnicodeDecodeError as error:
         raise UserError(f"{path.name}: byte {error.start} is no UTF-8 text (save the file as UTF-8)") from None
     return parse_yaml(text, path.name)
+
+
+def as_yaml(value: Any) -> str:
+    """One line that YAML 1.1 and 1.2 read alike: 5.0e-05 is a number to both, 5e-05 is text to one."""
+    quoted = (
+        '"' if isinstance(value, str) and "".join(value.splitlines()) != value else None
+    )  # else it takes many lines
+    text = yaml.safe_dump(
+        [value], default_style=quoted, default_flow_style=True, width=float("inf"), allow_unicode=True
+    )
+    return text.strip().removeprefix("[").removesuffix("]")

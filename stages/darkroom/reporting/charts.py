@@ -72,13 +72,19 @@ def line_chart(
     y_label: str,
     x: Sequence[float],
     series: Mapping[str, Sequence[Value]],
-    mark: float | None,
+    mark: float | None = None,
+    *,
+    whole: bool = True,
 ) -> Chart | None:
-    """A chart of `series` (each as long as `x`), with a vertical line at the value `mark`; None without a finite value."""
+    """A chart of `series` (each as long as `x`), with a vertical line at the value `mark`; None without a finite value.
+
+    `whole`: x counts something, so that only whole numbers are marked there.
+    """
     values = [value for each in series.values() for value in each if _finite(value)]
     if not values:
         return None
-    y_ticks, x_ticks = ticks(min(values), max(values)), [tick for tick in ticks(x[0], x[-1]) if tick == int(tick)]
+    y_ticks = ticks(min(values), max(values))
+    x_ticks = [tick for tick in ticks(x[0], x[-1]) if not whole or tick == int(tick)]
     down = Axis(min(*values, *y_ticks), max(*values, *y_ticks), HEIGHT - BOTTOM, TOP)
     across = Axis(x[0], x[-1] if x[-1] > x[0] else x[0] + 1, LEFT, WIDTH - RIGHT)
     shown = [tick for tick in x_ticks if x[0] <= tick <= x[-1]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from darkroom.reporting.charts import Chart, line_chart
 from darkroom.reporting.results import Results, Row
+from darkroom.reporting.summary import summary
 
 FEW_CLASSES = 30
 """With more classes than this the page shows the worst ones, and the rest behind a fold."""
@@ -34,7 +35,10 @@ def render(results: Results, parameters: Mapping[str, Mapping[str, Any]]) -> str
         results=results,
         parameters=parameters,
         title=f"{parameters['model']['name']} on {parameters['data']['name']}",
-        charts=_charts(results),
+        charts=_training_charts(results),
+        reliability=_reliability_chart(results),
+        corruptions=_corruption_chart(results),
+        sentences=summary(results, parameters),
         num_mistakes=len(results.mistakes),
         weakest=_weakest(results.per_class),
         worst=sorted(results.per_class, key=lambda row: float(row["f1"] or 2))[:LISTED],
@@ -44,7 +48,7 @@ def render(results: Results, parameters: Mapping[str, Mapping[str, Any]]) -> str
     )
 
 
-def _charts(results: Results) -> list[Chart]:
+def _training_charts(results: Results) -> list[Chart]:
     """Loss and accuracy by epoch, with the epoch whose weights became the model."""
     epochs = [row["epoch"] or 0.0 for row in results.epochs]
     if not epochs:
@@ -57,6 +61,27 @@ def _charts(results: Results) -> list[Chart]:
         line_chart("Accuracy", "epoch", "share right", epochs, {"validation": columns["val_accuracy"]}, mark),
     )
     return [chart for chart in drawn if chart]
+
+
+def _reliability_chart(results: Results) -> Chart | None:
+    """How often the model is right where it is so sure, beside the line on which both are equal."""
+    confidence = [row["confidence"] or 0.0 for row in results.reliability]
+    series: dict[str, Sequence[float | None]] = {
+        "calibrated": confidence,
+        "the model": [row["accuracy"] for row in results.reliability],
+    }
+    return line_chart("Share right", "confidence", "share right", confidence, series, whole=False)
+
+
+def _corruption_chart(results: Results) -> Chart | None:
+    """Accuracy by level of each corruption, from the clean pictures on."""
+    if not results.corruptions:
+        return None
+    lines: dict[str, list[float | None]] = {}
+    for row in results.corruptions:
+        lines.setdefault(row["corruption"], [results.test["accuracy"]]).append(float(row["accuracy"]))
+    levels = [float(level) for level in range(max(map(len, lines.values())))]
+    return line_chart("Accuracy", "level of corruption (0: none)", "share right", levels, lines)
 
 
 def _weakest(per_class: list[Row]) -> Row | None:

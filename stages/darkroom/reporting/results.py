@@ -12,11 +12,13 @@ from darkroom.errors import UserError
 from darkroom.files import missing, read_json
 
 NEEDED = {
-    "data": ("classes", "num_train", "num_val", "num_test", "sha256", "mean", "std", "image_size", "channels"),
+    "data": ("classes", "num_train", "num_val", "num_test", "sha256", "mean", "std", "image_size", "channels",
+             "num_left_out", "num_duplicates"),
     "train": ("val_accuracy", "val_loss", "best_epoch", "epochs", "steps", "epoch_train_loss", "temperature", "images_per_s",
               "seconds", "num_parameters", "precision", "device", "threads", "model_sha256", "mlflow_run_id"),
-    "test": ("accuracy", "macro_precision", "macro_recall", "macro_f1", "nll", "num_images", "model_sha256",
-             "mlflow_run_id"),
+    "test": ("accuracy", "accuracy_low", "accuracy_high", "macro_precision", "macro_recall", "macro_f1", "macro_f1_low",
+             "macro_f1_high", "nll", "brier", "ece", "ece_equal_mass", "uncalibrated_nll", "uncalibrated_ece", "num_images",
+             "model_sha256", "mlflow_run_id"),
     "export": ("pytorch", "num_images", "threads", "model_sha256", "mlflow_run_id"),
 }  # fmt: skip
 """What the page shows of each file in metrics/."""
@@ -27,6 +29,8 @@ MADE_BY = {
     "test": "dvc repro evaluate",
     "export": "dvc repro export",
 }
+
+PICTURES = ("confusion", "mistakes", "attention", "unsure")
 
 Row = dict[str, str]
 
@@ -46,8 +50,14 @@ class Results:
     """the most confident first"""
     confused: list[tuple[str, str, int]]
     """actual class, predicted class, number of pictures; the most frequent first"""
-    confusion_picture: bytes
-    mistakes_picture: bytes
+    reliability: list[dict[str, float | None]]
+    """a row a bin: confidence, accuracy, num_images"""
+    slices: list[Row]
+    """a row a quarter: name of the property, low, high, num_images, accuracy"""
+    corruptions: list[Row]
+    """a row a corruption and level: corruption, level, accuracy"""
+    pictures: dict[str, bytes]
+    """PNG by name: confusion, mistakes, attention, unsure"""
     sheets: list[bytes]
     """some pictures of each class, in the order of the classes"""
 
@@ -69,8 +79,10 @@ def read_results(folder: Path) -> Results:
         per_class=_table(evaluation / "per_class.csv", "test"),
         mistakes=_table(folder / "reports/evaluation/mistakes.csv", "test"),
         confused=_confused(_table(evaluation / "confusion.csv", "test")),
-        confusion_picture=_bytes(evaluation / "confusion.png", "test"),
-        mistakes_picture=_bytes(evaluation / "mistakes.png", "test"),
+        reliability=[_numbers(row) for row in _table(evaluation / "reliability.csv", "test")],
+        slices=_table(evaluation / "slices.csv", "test"),
+        corruptions=_table(evaluation / "corruptions.csv", "test"),
+        pictures={name: _bytes(evaluation / f"{name}.png", "test") for name in PICTURES},
         sheets=_sheets(folder / "plots/data"),
     )
 

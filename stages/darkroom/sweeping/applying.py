@@ -11,7 +11,7 @@ import yaml
 
 from darkroom.errors import UserError
 from darkroom.files import write_bytes
-from darkroom.params import flatten, parse_yaml
+from darkroom.params import as_yaml, flatten, parse_yaml
 
 
 def apply(path: Path, changes: Mapping[str, Any]) -> str:
@@ -62,14 +62,3 @@ def _end(node: Any) -> int:
     while isinstance(node, yaml.SequenceNode) and not node.flow_style and node.value:
         node = node.value[-1]
     return int(node.end_mark.index)
-
-
-def as_yaml(value: Any) -> str:
-    """One line that YAML 1.1 and 1.2 read alike: 5.0e-05 is a number to both, 5e-05 is text to one."""
-    quoted = (
-        '"' if isinstance(value, str) and "".join(value.splitlines()) != value else None
-    )  # else it takes many lines
-    text = yaml.safe_dump(
-        [value], default_style=quoted, default_flow_style=True, width=float("inf"), allow_unicode=True
-    )
-    return text.strip().removeprefix("[").removesuffix("]")

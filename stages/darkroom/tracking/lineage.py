@@ -5,17 +5,21 @@ Gathered once a process, in plain values, so that a sweep's workers get it hande
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import importlib.metadata
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from darkroom.errors import UserError
 from darkroom.tracking import machine
 
 CODE = ("stages", "dvc.yaml", "requirements.lock", "pyproject.toml")
@@ -70,11 +74,22 @@ class Lineage:
 
     def present_values(self) -> dict[str, Any]:
         """The flattened values of the working folder's params.yaml; empty where there is none."""
-        from darkroom.params import flatten, parse_yaml
-
         path = self.folder / "params.yaml"
-        values = parse_yaml(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        return flatten(values) if isinstance(values, dict) else {}
+        return _flat(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+    def command(self, values: Mapping[str, Any]) -> str:
+        """What to type in a fresh clone to train with these `values` again, which go before those of params.yaml."""
+        from darkroom.params import as_yaml
+
+        if self.commit is None:
+            return ""
+        before: dict[str, Any] = {}
+        with contextlib.suppress(UserError):  # what is committed may be no such file: then every key is named
+            before = _flat(_git(self.folder, "show", "HEAD:params.yaml") or "")
+        wanted = self.present_values() | dict(values)
+        settings = [f"{key}={as_yaml(value)}" for key, value in sorted(wanted.items()) if before.get(key) != value]
+        patch = "git apply code.diff && " if self.dirty else ""  # an artifact of the run
+        return f"git checkout {self.commit} && {patch}{shlex.join(['dvc', 'exp', 'run', *_options(settings)])}"
 
     def locked_values(self) -> dict[str, Any]:
         """The values that made the outputs in the working folder, as its dvc.lock has them; empty where there is none.
@@ -107,6 +122,18 @@ def gather(folder: Path | None = None) -> Lineage:
         baseline=os.environ.get("DVC_EXP_BASELINE_REV") or None,
         facts=machine.facts(),
     )
+
+
+def _flat(text: str) -> dict[str, Any]:
+    """The flattened values of a params.yaml; empty where it holds none."""
+    from darkroom.params import flatten, parse_yaml
+
+    values = parse_yaml(text)
+    return flatten(values) if isinstance(values, dict) else {}
+
+
+def _options(settings: list[str]) -> list[str]:
+    return [part for setting in settings for part in ("-S", setting)]
 
 
 def installed_packages() -> str:

@@ -106,6 +106,10 @@ class StageRun:
         for part in chunks(tags_of(tags), TAGS_A_CALL):
             self._client.log_batch(self.run_id, tags=part)
 
+    def reproduced_by(self, values: Mapping[str, Any]) -> None:
+        """Tags the run with the command that makes it again: its settings, with `values` in place of every `auto`."""
+        self.tags({"darkroom.reproduce": self._store.lineage.command({**self._values, **values})})
+
     def metrics(self, numbers: Mapping[str, float], step: int | None = None) -> None:
         """Logs numbers in one batch. Names get the spelling that MLflow takes; NaN and infinity are logged as they are.
 
