@@ -27,8 +27,9 @@ $(INSTALLED):
 repro: repository $(INSTALLED) ## run the pipeline: from pictures to a trained, evaluated, exported model
 	@$(RUN) dvc repro
 
+# A file of tests a core, each on one thread: threads of two programs on the same cores wait for each other.
 test: repository $(INSTALLED) ## run the tests (ARGS="-k params": some of them)
-	@$(RUN) pytest $(ARGS)
+	@$(RUN) OMP_NUM_THREADS=1 pytest -n auto --maxprocesses 8 --dist loadfile $(ARGS)
 
 soak: repository $(INSTALLED) ## run the long tests
 	@$(RUN) pytest -m soak $(ARGS)

@@ -20,8 +20,8 @@ METRICS = {
     "data": {"classes", "num_train", "num_val", "num_test", "sha256", "mean", "std"},
     "train": {"val_accuracy", "val_loss", "best_epoch", "best_val_accuracy", "epochs", "steps", "epoch_train_loss", "temperature",
               "images_per_s", "seconds", "num_parameters", "precision", "device", "threads", "model_sha256", "mlflow_run_id"},
-    "test": {"accuracy", "top5_accuracy", "macro_precision", "macro_recall", "macro_f1", "nll", "num_images", "model_sha256",
-             "mlflow_run_id"},
+    "test": {"accuracy", "accuracy_low", "accuracy_high", "top5_accuracy", "macro_precision", "macro_recall", "macro_f1", "nll",
+             "ece", "brier", "num_images", "model_sha256", "mlflow_run_id"},
     "export": {"onnx", "torchscript", "torch_export", "mlflow_run_id", "model_sha256"},
 }  # fmt: skip
 
@@ -121,7 +121,7 @@ def test_dvc_shows_metrics_and_plots(pipeline: Pipeline):
     assert shown["accuracy"] == pipeline.json("metrics/test.json")["accuracy"]
     pipeline.run("dvc", "plots", "show")
     page = (pipeline.folder / "dvc_plots/index.html").read_text()
-    for title in ("Training and validation loss", "Validation accuracy", "Confusion matrix"):
+    for title in ("Training and validation loss", "Validation accuracy", "Confusion matrix", "Reliability"):
         assert title in page
     with (pipeline.folder / "plots/training/epochs.csv").open() as file:
         assert [row["epoch"] for row in csv.DictReader(file)] == ["1", "2"]
