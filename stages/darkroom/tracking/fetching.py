@@ -54,8 +54,13 @@ def fetch_model(store: Store, uri: str, kind: Kind = "checkpoint") -> Fetched:
     """
     if run := re.fullmatch(r"runs:/+(?P<id>[\w-]+)/?", uri):
         return _of_run(store, run["id"], kind)
-    if version := re.fullmatch(r"models:/+(?P<name>[^/@:]+)(?:@(?P<alias>[\w-]+)|/(?P<version>\d+))/?", uri):
-        return _of_version(store, _version(store, version["name"], version["alias"], version["version"]), kind)
+    return _of_version(store, version_of(store, uri), kind)
+
+
+def version_of(store: Store, uri: str) -> ModelVersion:
+    """The version that models:/NAME@ALIAS or models:/NAME/VERSION names. Raises UserError where there is none."""
+    if named := re.fullmatch(r"models:/+(?P<name>[^/@:]+)(?:@(?P<alias>[\w-]+)|/(?P<version>\d+))/?", uri):
+        return find_version(store, named["name"], named["alias"], named["version"])
     raise UserError(f"{uri!r} names no model; use runs:/ID, models:/NAME@champion or models:/NAME/VERSION")
 
 
@@ -87,7 +92,8 @@ def _of_version(store: Store, version: ModelVersion, kind: Kind) -> Fetched:
     return Fetched(path, f"{version.name} version {version.version}{alias}, run {version.run_id}", version.run_id or "")
 
 
-def _version(store: Store, name: str, alias: str | None, version: str | None) -> ModelVersion:
+def find_version(store: Store, name: str, alias: str | None, version: str | None) -> ModelVersion:
+    """With its aliases. Raises UserError where there is none."""
     try:
         if alias:
             version = store.client.get_model_version_by_alias(name, alias).version

@@ -95,7 +95,7 @@ class Store:
 
     def mark_vanished(self) -> None:
         """Marks the runs of this machine KILLED that are RUNNING without a process: `kill -9`, a power cut."""
-        for run in self._search(f"attributes.status = 'RUNNING' and tags.`{machine.HOST}` = '{machine.host()}'"):
+        for run in self.search(f"attributes.status = 'RUNNING' and tags.`{machine.HOST}` = '{machine.host()}'"):
             if machine.is_gone(run.data.tags):
                 stages = [
                     key for key, state in run.data.tags.items() if key.startswith("stage.") and state == "running"
@@ -124,7 +124,7 @@ class Store:
     def _family(self, run_id: str) -> list[Run]:
         """The run, where it is still there, and its continuations."""
         trained = self.find(run_id)
-        others = self._search(f"tags.`{continuing.TRAINED_BY}` = '{run_id}'")
+        others = self.search(f"tags.`{continuing.TRAINED_BY}` = '{run_id}'")
         return [trained, *others] if trained else others
 
     def _why_not_resume(self, earlier: Run | None, values: Mapping[str, Any], parent: str | None) -> str:
@@ -145,7 +145,7 @@ class Store:
         run = self.client.create_run(self.experiment_id, run_name=name or self.lineage.experiment, tags=all_tags)
         return str(run.info.run_id)
 
-    def _search(self, condition: str) -> list[Run]:
+    def search(self, condition: str) -> list[Run]:
         found: list[Run] = []
         token: str | None = ""
         while token is not None:
