@@ -1,6 +1,6 @@
 """Makes a model champion if it passes every gate of the section `promote`, or takes the step back.
 
-Run by hand: python stages/promote.py [--run ID] [--dry-run] [--rollback]
+Run by hand: python stages/promote.py [--run ID | --experiment NAME] [--dry-run] [--rollback] [--history]
 
 Reads   models/model.pt, export, metrics (or the run ID's files), data/packed
 Writes  a version of promote.name in MLflow's registry, its aliases champion and previous
@@ -10,6 +10,7 @@ Keys    promote, tracking
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,14 +37,19 @@ def main() -> None:
     from darkroom.promoting.candidate import of_run, of_workspace
     from darkroom.tracking import open_store
     from darkroom.tracking.registry import Registry
+    from darkroom.tracking.tracing import find_run
 
     name = params.promote.name
     if options.rollback:
         _rollback(Registry(open_store(params.tracking, root()), name), dry_run=options.dry_run)
         return
+    if options.history:
+        _tell([_told(json.loads(text)) for text in Registry(open_store(params.tracking, root()), name).decisions()])
+        return
     packed = open_packed(Path("data/packed"), "test")
     store = open_store(params.tracking, root())
-    candidate = of_run(store, options.run) if options.run else of_workspace(Path())
+    run_id = find_run(store, options.experiment).info.run_id if options.experiment else options.run
+    candidate = of_run(store, run_id) if run_id else of_workspace(Path())
     done = promote(packed, candidate, promote=params.promote, store=store, dry_run=options.dry_run)
     if done["version"] is not None:
         address = shlex.quote(store.address.shown)
@@ -112,6 +118,13 @@ def _alone(store: Store) -> Iterator[None]:
         yield
 
 
+def _told(decision: dict[str, Any]) -> str:
+    """A decision in a line: when, who, what, with which number."""
+    metric, own = decision.get("metric"), decision.get("candidate")
+    scored = f" ({metric} {own[metric]:.4f})" if metric and own and own.get(metric) is not None else ""
+    return f"{decision['when']}  {decision['who']}  {decision['result']}{scored}"
+
+
 def _tell(lines: list[str]) -> None:
     for line in lines:
         say(line)
@@ -129,6 +142,8 @@ def _gather(packed: PackedSet, candidate: Candidate, registry: Registry) -> Fact
         candidate=own,
         champion=_champion(packed, registry),
         test=packed.meta,
+        labels=tuple(packed.split("test").labels.tolist()),
+        latency_ms=candidate.latency_ms,
     )
 
 
@@ -200,6 +215,8 @@ def _options() -> argparse.Namespace:
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--run", metavar="ID", help="the model of this MLflow run; without it the workspace's")
+    what.add_argument("--experiment", metavar="NAME", help="the model of this DVC experiment")
+    what.add_argument("--history", action="store_true", help="print every decision, the oldest first")
     what.add_argument("--rollback", action="store_true", help="give champion back to the version before it")
     parser.add_argument("--dry-run", action="store_true", help="decide and show, change nothing")
     return parser.parse_args()

@@ -37,9 +37,11 @@ def experiments(pipeline: Pipeline) -> Iterator[dict[str, Run]]:
     restore(pipeline)
     for name in QUEUED:
         pipeline.run("dvc", "exp", "run", "--queue", "--name", name, "-S", f"train.lr={VALUES[name]}", "train")
-    pipeline.run("dvc", "queue", "start", "--jobs", "2")
+    # its workers keep what it prints to: a pipe would be waited for until they end
+    start = ["dvc", "queue", "start", "--jobs", "2"]
+    subprocess.run(start, cwd=pipeline.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
     pipeline.run("dvc", "exp", "run", "--temp", "--name", TINY, "-S", f"train.lr={VALUES[TINY]}")
-    wait_until(lambda: pipeline.run("dvc", "queue", "status").stdout.count("Success") == 2, 120, "end of the queue")
+    wait_until(lambda: pipeline.run("dvc", "queue", "status").stdout.count("Success") == 2, 300, "end of the queue")
     pipeline.run("dvc", "queue", "stop", "--kill")
     found = [run for run in all_runs(pipeline) if run.info.run_id not in before]
     yield {run.data.tags["dvc.exp"]: run for run in found}

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from scipy.stats import binomtest
 
 from darkroom.packed import Meta
 from darkroom.params import Promote
@@ -14,7 +15,7 @@ from darkroom.promoting.gates import GATES, Verdict, gain, judge, table
 
 CLASSES = ["cat", "dog", "emu"]
 META = Meta("own", CLASSES, 8, 1, "crop", [0.5], [0.5], {}, "d" * 64, {})
-GOOD = StageRecord("run", "FINISHED", "finished")
+GOOD = StageRecord("run", "FINISHED", "finished", dirty="false")
 
 
 def scored(name: str = "the candidate", **scores: float) -> Scored:
@@ -31,7 +32,15 @@ FACTS = Facts(
 
 
 def gate(**values: Any) -> Promote:
-    return Promote(**{"name": "darkroom", "metric": "accuracy", "minimum": 0.5, "min_gain": 0.0, **values})
+    off = {
+        "not_worse": 0.05,
+        "max_class_drop": 1.0,
+        "max_ece": 1.0,
+        "max_latency_ms": 0.0,
+        "max_mb": 0.0,
+        "committed": True,
+    }
+    return Promote(**{"name": "darkroom", "metric": "accuracy", "minimum": 0.5, "min_gain": 0.0, **off, **values})
 
 
 def shut(facts: Facts, **values: Any) -> dict[str, Verdict]:
@@ -55,7 +64,9 @@ def test_a_stage_that_did_not_finish(stage: str, state: str | None):
 
 @pytest.mark.parametrize("status", ["FAILED", "KILLED", "RUNNING", None])
 def test_a_run_that_did_not_finish_or_is_gone(status: str | None):
-    facts = replace(FACTS, stages=FACTS.stages | {"evaluate": StageRecord("other run", status, "finished")})
+    facts = replace(
+        FACTS, stages=FACTS.stages | {"evaluate": StageRecord("other run", status, "finished", dirty="false")}
+    )
     assert set(shut(facts)) == {"runs"}
     assert "run FINISHED" in shut(facts)["runs"].found
     assert (status or "not in the store, or deleted") in shut(facts)["runs"].found
@@ -123,5 +134,65 @@ def test_a_champion_that_cannot_be_compared_is_not_beaten():
 def test_the_table_shows_every_gate():
     lines = table(judge(FACTS, gate(minimum=0.95))).splitlines()
     assert len(lines) == 1 + len(GATES)
-    assert [line.split()[0] for line in lines[1:]] == ["ok"] * 6 + ["NO", "ok"]
-    assert "+0.1000 over version 1 (0.8000)" in lines[-1]
+    assert [line.split()[0] for line in lines[1:]] == ["ok"] * 6 + ["NO"] + ["ok"] * 7
+    assert "+0.1000 over version 1 (0.8000)" in lines[8]
+
+
+def answers(own: str, other: str, labels: str) -> Facts:
+    """Facts of a candidate and a champion that said these classes of the pictures, a digit each."""
+    digits = [tuple(map(int, text)) for text in (own, other, labels)]
+    return replace(
+        FACTS, candidate=replace(FACTS.candidate, predicted=digits[0]), labels=digits[2],
+        champion=replace(FACTS.champion or scored(), predicted=digits[1]),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gained", "lost", "passes"), [(0, 4, True), (0, 5, False), (3, 11, False), (4, 11, True), (9, 2, True)]
+)
+def test_a_candidate_that_loses_more_pictures_than_luck_would_is_worse(gained: int, lost: int, passes: bool):
+    """The limits are those of the one-sided binomial test."""
+    same = "0" * 50
+    facts = answers(same + "0" * gained + "1" * lost, same + "1" * gained + "0" * lost, same + "0" * (gained + lost))
+    p = binomtest(gained, gained + lost, alternative="less").pvalue
+    assert passes == (p >= 0.05)
+    assert ("not worse" not in shut(facts)) == passes
+    verdict = next(each for each in judge(facts, gate()) if each.gate == "not worse")
+    assert verdict.found == f"p {p:.3g}: {gained} pictures gained, {lost} lost"
+    assert "not worse" not in shut(facts, not_worse=0.0), "off"
+    assert "not worse" not in shut(replace(facts, champion=None))
+
+
+def test_ten_thousand_pictures_are_no_overflow():
+    facts = answers("1" * 6000 + "0" * 4000, "0" * 6000 + "1" * 4000, "0" * 10_000)
+    assert set(shut(facts)) == {"not worse"}
+
+
+def test_no_class_may_fall_too_far():
+    facts = answers("0001" + "1111" + "22", "0000" + "1110" + "22", "0000" + "1111" + "22")
+    assert shut(facts, max_class_drop=0.2)["classes kept"].found == "cat falls by 0.2500"
+    assert "classes kept" not in shut(facts, max_class_drop=0.25)
+    better = answers("0000" + "1111" + "22", "0000" + "1110" + "22", "0000" + "1111" + "22")
+    assert "classes kept" not in shut(better, max_class_drop=0.0)
+
+
+def test_limits_of_calibration_latency_and_size():
+    facts = replace(FACTS, candidate=replace(scored(accuracy=0.9, ece=0.03), num_bytes=2_500_000), latency_ms=0.4)
+    assert set(shut(facts, max_ece=0.02, max_latency_ms=0.3, max_mb=2.4)) == {"ECE", "latency", "size"}
+    assert shut(facts, max_ece=0.03, max_latency_ms=0.4, max_mb=2.5) == {}
+    verdicts = {each.gate: each for each in judge(facts, gate())}
+    assert (verdicts["latency"].found, verdicts["latency"].needed) == ("0.4 ms", "–"), "shown where it is off, too"
+    unknown = shut(replace(FACTS, candidate=scored(accuracy=0.9)), max_ece=0.5, max_latency_ms=1.0)
+    assert {name: verdict.found for name, verdict in unknown.items()} == {
+        "ECE": "not measured",
+        "latency": "not measured",
+    }
+
+
+@pytest.mark.parametrize(("dirty", "found"), [("true", "no"), (None, "not known")])
+def test_uncommitted_code_is_refused_unless_allowed(dirty: str | None, found: str):
+    facts = replace(FACTS, stages={stage: replace(GOOD, dirty=dirty) for stage in STAGES})
+    assert shut(facts)["code committed"].found == found
+    assert shut(facts, committed=False) == {}
+    some = replace(FACTS, stages=FACTS.stages | {"train": replace(GOOD, dirty=dirty)})
+    assert shut(some)["code committed"].found == "in part"

@@ -14,16 +14,18 @@ import pytest
 from champions import CLASSES, candidate, packed_set, sha_of
 from darkroom.errors import UserError
 from darkroom.packed import PackedSet
-from darkroom.params import Promote
+from darkroom.params import Promote, read_params
 from darkroom.promoting.candidate import Candidate, of_run
 from darkroom.tracking.registry import CHAMPION, PREVIOUS, Registry
 from darkroom.tracking.store import Store
+from pipelines import REPOSITORY
 from promote import _rollback, promote
 from stores import files, read, store_at, tags
 
 
 def gate(**values: Any) -> Promote:
-    return Promote(**{"name": "darkroom", "metric": "accuracy", "minimum": 0.5, "min_gain": 0.0, **values})
+    chosen = {"name": "darkroom", "metric": "accuracy", "minimum": 0.5, "min_gain": 0.0}
+    return read_params(REPOSITORY / "params.yaml").promote.model_copy(update=chosen | values)
 
 
 @pytest.fixture
@@ -107,7 +109,7 @@ def test_what_is_not_good_enough_is_refused_and_recorded(
 def test_a_deleted_run_is_refused(store: Store, packed: PackedSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     asked = candidate(store, tmp_path / "one", right=90)
     store.client.delete_run(asked.run_ids["train"])
-    assert set(refused(packed, asked, store, capsys)) == {"runs", "stages"}
+    assert set(refused(packed, asked, store, capsys)) == {"runs", "stages", "code"}, "whether its code was committed is not known any more"
     with pytest.raises(UserError, match="no such run, or it was deleted"):
         of_run(store, asked.run_ids["train"])
 
@@ -255,7 +257,7 @@ def test_two_at_once_take_turns(store: Store, packed: PackedSet, registry: Regis
     go_on.set()
     for thread in threads:
         thread.join(30)
-    assert [str(error) for error in errors] == ["not promoted, because of gain: the champion stays as it is"]
+    assert [str(error) for error in errors] == ["not promoted, because of gain, not worse: the champion stays as it is"]
     assert holders(registry) == ("1", None)
 
 

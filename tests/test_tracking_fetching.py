@@ -8,9 +8,10 @@ import pytest
 
 from champions import candidate, packed_set
 from darkroom.errors import UserError
-from darkroom.params import Promote
+from darkroom.params import read_params
 from darkroom.tracking.fetching import fetch_model, is_model_uri
 from darkroom.tracking.store import Store
+from pipelines import REPOSITORY
 from promote import promote
 from stores import store_at
 
@@ -20,7 +21,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """One version, champion, and the run that it came from."""
     root = tmp_path_factory.mktemp("project")
     store = store_at(root)
-    gate = Promote(name="darkroom", metric="accuracy", minimum=0.5, min_gain=0.0)
+    gate = read_params(REPOSITORY / "params.yaml").promote.model_copy(update={"minimum": 0.5})
     promote(packed_set(root / "packed"), candidate(store, root / "one", right=90), promote=gate, store=store)
     return store
 

@@ -35,6 +35,8 @@ class Candidate:
     """for each of STAGES the run that its output names: never the newest run"""
     hashes: dict[str, str]
     """`model_sha256` as each file but the ONNX one has it; empty text where a file has none"""
+    latency_ms: float | None = None
+    """of the ONNX file with one picture, as metrics/export.json has it"""
 
 
 def of_workspace(folder: Path) -> Candidate:
@@ -60,6 +62,7 @@ def of_workspace(folder: Path) -> Candidate:
             "metrics/test.json": _hash(test),
             "metrics/export.json": _hash(export),
         },
+        latency_ms=_latency(export),
     )
 
 
@@ -87,6 +90,7 @@ def of_run(store: Store, run_id: str) -> Candidate:
             "metrics/test.json": _hash(test),
             "metrics/export.json": _hash(export),
         },
+        latency_ms=_latency(export),
     )
 
 
@@ -100,7 +104,8 @@ def _record(store: Store, stage: str, run_id: str) -> StageRecord:
     if run is None:
         return StageRecord(run_id, status=None)
     tags = run.data.tags
-    return StageRecord(run_id, run.info.status, tags.get(f"stage.{stage}"), tags.get("darkroom.diverged"))
+    known = (tags.get(f"stage.{stage}"), tags.get("darkroom.diverged"), tags.get("git.dirty"))
+    return StageRecord(run_id, run.info.status, *known)
 
 
 def _metrics(path: Path | None, run_id: str, stage: str) -> dict[str, Any]:
@@ -109,6 +114,11 @@ def _metrics(path: Path | None, run_id: str, stage: str) -> dict[str, Any]:
     values = read_json(path, f"python stages/promote.py --run {run_id} again")
     assert isinstance(values, dict)
     return values
+
+
+def _latency(values: dict[str, Any]) -> float | None:
+    found = values.get("onnx", {}).get("latency_ms_batch_1")
+    return None if found is None else float(found)
 
 
 def _run_id(values: dict[str, Any]) -> str:

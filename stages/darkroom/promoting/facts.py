@@ -21,6 +21,8 @@ class StageRecord:
     """of the stage in it: finished, failed, killed, running; None where it never ran"""
     diverged: str | None = None
     """step at which the loss was no number any more"""
+    dirty: str | None = None
+    """"true" where its code was not committed; None where that is not known"""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,10 @@ class Scored:
     data_sha256: str
     scores: dict[str, float] = field(default_factory=dict)
     """by name: accuracy, macro_f1, nll …; empty where it could not be scored"""
+    predicted: tuple[int, ...] = ()
+    """the class of each test picture; empty where it could not be scored"""
+    num_bytes: int = 0
+    """of the ONNX file"""
     problem: str = ""
     """why it could not be scored"""
 
@@ -50,3 +56,7 @@ class Facts:
     champion: Scored | None
     test: Meta
     """the packed set that both were scored on"""
+    labels: tuple[int, ...] = ()
+    """of its test pictures"""
+    latency_ms: float | None = None
+    """the candidate's, as the export stage measured it; None where it did not"""

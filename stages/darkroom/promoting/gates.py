@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from darkroom.params import Promote
-from darkroom.promoting.facts import STAGES, Facts
+from darkroom.promoting.facts import STAGES, Facts, Scored
 
 LOWER_IS_BETTER = ("nll",)
 
@@ -105,6 +106,75 @@ def better(facts: Facts, promote: Promote) -> Verdict:
     return Verdict("gain", found, needed, passed=gained > promote.min_gain)
 
 
+def not_worse(facts: Facts, promote: Promote) -> Verdict:
+    """On the pictures that only one of both gets right: whether the champion gets so many more of them by luck.
+
+    McNemar's exact test, one-sided (https://doi.org/10.1007/BF02295996). It compares two fixed networks, and cannot tell
+    what another seed would have given.
+    """
+    needed = f"p of at least {promote.not_worse:g}" if promote.not_worse else "–"
+    if facts.champion is None or not facts.champion.predicted or not promote.not_worse:
+        return Verdict("not worse", "nothing to compare with" if promote.not_worse else "off", needed, passed=True)
+    own, other = _hits(facts, facts.candidate), _hits(facts, facts.champion)
+    gained, lost = (
+        sum(one and not two for one, two in zip(*pair, strict=True)) for pair in ((own, other), (other, own))
+    )
+    p = sum(math.comb(gained + lost, k) for k in range(gained + 1)) / 2 ** (gained + lost)
+    found = f"p {p:.3g}: {gained} pictures gained, {lost} lost"
+    return Verdict("not worse", found, needed, passed=p >= promote.not_worse)
+
+
+def classes_kept(facts: Facts, promote: Promote) -> Verdict:
+    """No class is paid for the others' gain."""
+    needed = f"a fall of at most {promote.max_class_drop:g}" if promote.max_class_drop < 1 else "–"
+    if facts.champion is None or not facts.champion.predicted or promote.max_class_drop == 1:
+        return Verdict("classes kept", "off" if needed == "–" else "nothing to compare with", needed, passed=True)
+    own, other = _recalls(facts, facts.candidate), _recalls(facts, facts.champion)
+    worst = max(other, key=lambda label: other[label] - own.get(label, 0.0))
+    fall = other[worst] - own.get(worst, 0.0)
+    found = f"{facts.test.classes[worst]} falls by {fall:.4f}" if fall > 0 else "no class falls"
+    return Verdict("classes kept", found, needed, passed=fall <= promote.max_class_drop)
+
+
+def calibrated(facts: Facts, promote: Promote) -> Verdict:
+    return _at_most("ECE", facts.candidate.scores.get("ece"), promote.max_ece if promote.max_ece < 1 else None, "")
+
+
+def fast(facts: Facts, promote: Promote) -> Verdict:
+    return _at_most("latency", facts.latency_ms, promote.max_latency_ms or None, " ms")
+
+
+def small(facts: Facts, promote: Promote) -> Verdict:
+    return _at_most("size", facts.candidate.num_bytes / 1e6, promote.max_mb or None, " MB")
+
+
+def committed(facts: Facts, promote: Promote) -> Verdict:
+    """What nobody can check out cannot be made again."""
+    states = {record.dirty for record in facts.stages.values()}
+    found = {"true": "no", "false": "yes"}.get(next(iter(states)) or "", "not known") if len(states) == 1 else "in part"
+    needed = "yes" if promote.committed else "–"
+    return Verdict("code committed", found, needed, passed=not promote.committed or states == {"false"})
+
+
+def _at_most(gate: str, value: float | None, limit: float | None, unit: str) -> Verdict:
+    """A limit that is off lets everything in, and still shows the number."""
+    found = "not measured" if value is None else f"{value:.4g}{unit}"
+    needed = "–" if limit is None else f"at most {limit:g}{unit}"
+    return Verdict(gate, found, needed, passed=limit is None or (value is not None and value <= limit))
+
+
+def _hits(facts: Facts, scored: Scored) -> list[bool]:
+    return [label == predicted for label, predicted in zip(facts.labels, scored.predicted, strict=True)]
+
+
+def _recalls(facts: Facts, scored: Scored) -> dict[int, float]:
+    """Of each class that has test pictures."""
+    hits: dict[int, list[bool]] = {}
+    for label, hit in zip(facts.labels, _hits(facts, scored), strict=True):
+        hits.setdefault(label, []).append(hit)
+    return {label: sum(each) / len(each) for label, each in hits.items()}
+
+
 def gain(facts: Facts, promote: Promote) -> float | None:
     """How much better the candidate is, positive also where lower is better; None where one has no score."""
     if facts.champion is None:
@@ -130,6 +200,12 @@ GATES: tuple[Gate, ...] = (
     same_classes,
     good_enough,
     better,
+    not_worse,
+    classes_kept,
+    calibrated,
+    fast,
+    small,
+    committed,
 )
 
 

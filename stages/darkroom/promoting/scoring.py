@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from darkroom.errors import UserError
+from darkroom.evaluation.calibration import calibration
+from darkroom.evaluation.predictions import Predictions
 from darkroom.evaluation.scores import log_probabilities, scores
 from darkroom.packed import PackedSet
 from darkroom.promoting.facts import Scored
@@ -24,18 +26,24 @@ def score(name: str, path: Path, packed: PackedSet) -> Scored:
     predictor = Predictor(path)
     about = predictor.description
     problem = _problem(name, predictor, packed)
-    found = {} if problem else _scores(predictor, packed)
-    return Scored(name, about.classes, about.model_sha256, about.data_sha256, found, problem)
+    own = (name, about.classes, about.model_sha256, about.data_sha256)
+    if problem:
+        return Scored(*own, num_bytes=path.stat().st_size, problem=problem)
+    found, predicted = _scores(predictor, packed)
+    return Scored(*own, found, predicted, path.stat().st_size)
 
 
-def _scores(predictor: Predictor, packed: PackedSet) -> dict[str, float]:
+def _scores(predictor: Predictor, packed: PackedSet) -> tuple[dict[str, float], tuple[int, ...]]:
+    """By name, and the class of each test picture."""
     test = packed.split("test")
     parts = [
         predictor.probabilities(np.ascontiguousarray(test.images[start : start + BATCH].transpose(0, 3, 1, 2)))
         for start in range(0, len(test), BATCH)
     ]
-    found = scores(log_probabilities(np.concatenate(parts)), np.asarray(test.labels)).metrics()
-    return {metric: float(value) for metric, value in found.items()}
+    labels = np.asarray(test.labels)
+    predictions = Predictions(packed.meta.classes, labels, log_probabilities(np.concatenate(parts)))
+    found = scores(predictions.log_probabilities, labels).metrics() | calibration(predictions).metrics()
+    return {metric: float(value) for metric, value in found.items()}, tuple(predictions.predicted.tolist())
 
 
 def _problem(name: str, predictor: Predictor, packed: PackedSet) -> str:
