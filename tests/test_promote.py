@@ -18,7 +18,7 @@ from darkroom.params import Promote, read_params
 from darkroom.promoting.candidate import Candidate, of_run
 from darkroom.tracking.registry import CHAMPION, PREVIOUS, Registry
 from darkroom.tracking.store import Store
-from pipelines import REPOSITORY
+from pipelines import REPOSITORY, Pipeline, all_runs
 from promote import _rollback, promote
 from stores import files, read, store_at, tags
 
@@ -109,7 +109,9 @@ def test_what_is_not_good_enough_is_refused_and_recorded(
 def test_a_deleted_run_is_refused(store: Store, packed: PackedSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     asked = candidate(store, tmp_path / "one", right=90)
     store.client.delete_run(asked.run_ids["train"])
-    assert set(refused(packed, asked, store, capsys)) == {"runs", "stages", "code"}, "whether its code was committed is not known any more"
+    assert set(refused(packed, asked, store, capsys)) == {"runs", "stages", "code"}, (
+        "whether its code was committed is not known any more"
+    )
     with pytest.raises(UserError, match="no such run, or it was deleted"):
         of_run(store, asked.run_ids["train"])
 
@@ -267,3 +269,23 @@ def test_wrong_usage_ends_with_2():
         done = subprocess.run([sys.executable, stages / "promote.py", *arguments], capture_output=True, text=True)
         assert done.returncode == 2
         assert "usage:" in done.stderr
+
+
+def test_history_and_experiments_by_name(pipeline: Pipeline) -> None:
+    """By the script, as typed: refused and taken decisions in order, and an experiment found by its name."""
+    pipeline.set({"promote.minimum": 0.0, "promote.name": "decided"})
+    try:
+        name = all_runs(pipeline)[0].info.run_name
+        shown = pipeline.run("python", "stages/promote.py", "--experiment", name)
+        assert "version 1 of decided is champion" in shown.stdout
+        pipeline.run("python", "stages/promote.py", code=1)
+        lines = pipeline.run("python", "stages/promote.py", "--history").stdout.splitlines()
+        accuracy = pipeline.json("metrics/test.json")["accuracy"]
+        assert [line.split("  ", 2)[2] for line in lines] == [
+            f"promoted as decided version 1 (accuracy {accuracy:.4f})",
+            f"refused: gain (accuracy {accuracy:.4f})",
+        ]
+        absent = pipeline.run("python", "stages/promote.py", "--experiment", "nobody", code=1)
+        assert "'nobody' names no run" in absent.stderr
+    finally:
+        pipeline.run("git", "checkout", "params.yaml")
