@@ -6,11 +6,15 @@ import importlib.metadata
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from darkroom.exporting.description import Description
 from darkroom.models import SavedModel
+from darkroom.models.layers import replace
+from darkroom.models.own import Pointwise
 
 INPUT = "images"
 OUTPUTS = ("logits", "probabilities")
@@ -35,10 +39,14 @@ class Source:
     """A model on its way out."""
 
     module: nn.Module
-    """`Answers` in evaluation mode, on the CPU, fp32"""
+    """`Answers` in evaluation mode, on the CPU, fp32: the network that was evaluated, which every file is compared with"""
+    leaving: nn.Module
+    """the same numbers, of layers that other engines know better: what the files are written from"""
     description: Description
     opset: int
     """ONNX operator set"""
+    calibration: NDArray[np.uint8]
+    """training pictures, N×C×H×W, that int8 takes its ranges from; none where it is not asked for"""
 
     @property
     def example(self) -> Tensor:
@@ -51,14 +59,14 @@ class Source:
         """The graph, for any number of pictures from one on, without the paths that torch notes beside each node."""
         batch = torch.export.Dim("N", min=1)
         with torch.no_grad():
-            program = torch.export.export(self.module, (self.example,), dynamic_shapes={INPUT: {0: batch}})
+            program = torch.export.export(self.leaving, (self.example,), dynamic_shapes={INPUT: {0: batch}})
         for node in program.graph.nodes:
             node.meta.pop("stack_trace", None)
             node.meta.pop("from_node", None)
         return program
 
 
-def source_of(saved: SavedModel, *, opset: int) -> Source:
+def source_of(saved: SavedModel, *, opset: int, calibration: NDArray[np.uint8]) -> Source:
     """The source of a trained model's files."""
     description = Description(
         classes=saved.classes,
@@ -67,6 +75,25 @@ def source_of(saved: SavedModel, *, opset: int) -> Source:
         data_sha256=saved.data_sha256,
         model_sha256=saved.model_sha256,
         run_id=saved.run_id,
-        versions={name: importlib.metadata.version(name) for name in WRITERS},
+        versions=versions_of(*WRITERS),
     )
-    return Source(Answers(saved.build(), saved.temperature).eval(), description, opset)
+    module, leaving = (Answers(saved.build(), saved.temperature).eval() for _ in range(2))
+    _put_strides_back(leaving)
+    return Source(module, leaving, description, opset, calibration)
+
+
+def versions_of(*packages: str) -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in packages}
+
+
+def _put_strides_back(network: nn.Module) -> None:
+    """Makes each `Pointwise` the strided convolution that it stands for.
+
+    Its detour by a slice is for training's sake; every engine runs the convolution faster, and in 8 bits the slice would
+    take its pixels out of the layout that the convolutions around it work in.
+    """
+    found = [(name, module) for name, module in network.named_modules() if isinstance(module, Pointwise)]
+    for name, module in found:
+        strided = nn.Conv2d(module.in_channels, module.out_channels, 1, module.step, bias=False)
+        strided.weight = module.weight
+        replace(network, name, strided.eval())
