@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import json
 import os
@@ -290,6 +291,69 @@ def test_the_other_networks_export_too(packed: PackedSet, tmp_path: Path, name: 
     numbers, _ = run_stage(packed, fit_digits(packed, name, steps=5), tmp_path)
     assert max(numbers[format_]["max_difference"] for format_ in EXACT) < 1e-4
     assert numbers["int8"]["kept"], numbers["int8"]
+
+
+def test_other_data_than_the_model_was_trained_on_is_refused(
+    packed: PackedSet, saved: SavedModel, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="holds other data .* than the model was trained on .*: run dvc repro"):
+        run_stage(packed, replace(saved, data_sha256="0" * 64), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+sys.path[:0] = sys.argv[1:3]
+from darkroom.models import load_model
+from darkroom.packed import open_packed
+from exports import run_stage
+limit = int(sys.argv[5])
+packed, saved = open_packed(Path(sys.argv[3])), load_model(Path(sys.argv[4]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+run_stage(packed, saved, Path())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit there")
+@pytest.mark.parametrize("limit", [20_000, 100_000])
+def test_a_full_disk_is_named_and_yesterdays_files_stay(
+    packed: PackedSet, saved: SavedModel, tmp_path: Path, limit: int
+) -> None:
+    """A real limit on what a file may hold, which model.onnx or only model.pt2 is beyond."""
+    save_model(tmp_path / "model.pt", saved)
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export/model.onnx").write_text("yesterday's")
+    command = [
+        sys.executable,
+        "-c",
+        FULL,
+        REPOSITORY / "stages",
+        REPOSITORY / "tests",
+        packed.folder,
+        "model.pt",
+        str(limit),
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "UserError: export: the file is too large for this disk" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["export", "model.pt"]
+    assert [path.name for path in (tmp_path / "export").iterdir()] == ["model.onnx"]
+    assert (tmp_path / "export/model.onnx").read_text() == "yesterday's"
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"), [(errno.EACCES, "no permission to write here"), (errno.EROFS, "the disk is read-only")]
+)
+def test_a_folder_that_takes_no_file_is_named(
+    packed: PackedSet, saved: SavedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, reason: str
+) -> None:
+    def refused(**_named: Any) -> str:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("darkroom.files.tempfile.mkdtemp", refused)
+    with pytest.raises(UserError, match=rf"export: {reason} \(nothing was changed\)"):
+        run_stage(packed, saved, tmp_path)
 
 
 def named(calls: list[str], name: str) -> Any:
