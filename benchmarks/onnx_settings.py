@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -24,7 +25,7 @@ from darkroom.exporting.session import session_options
 from darkroom.exporting.timing import call_seconds
 from export_speed import BATCHES, NETWORKS, source
 
-Options = onnxruntime.SessionOptions
+Options = Any  # onnxruntime publishes no types
 LEVELS = onnxruntime.GraphOptimizationLevel
 
 

@@ -19,7 +19,7 @@ from PIL import Image, ImageOps
 
 def read(path: str, size: int, mode: str, resize: str) -> Any:
     """The picture as uint8 C×H×W."""
-    image = Image.open(path)
+    image: Image.Image = Image.open(path)
     image.draft(None, (2 * size, 2 * size))  # a large JPEG is decoded smaller
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):  # 16 bits, which Pillow would cut off at 255

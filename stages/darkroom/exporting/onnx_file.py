@@ -48,7 +48,8 @@ def finished(model: onnx.ModelProto, description: Description, opset: int) -> by
     _strip(model)
     onnx.helper.set_model_props(model, description.texts())
     _check(model, opset)
-    return model.SerializeToString(deterministic=True)
+    content: bytes = model.SerializeToString(deterministic=True)
+    return content
 
 
 def _strip(model: onnx.ModelProto) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,19 +30,18 @@ def call_seconds(
     """
     block, pause = (1, 0.0) if threads == 1 else (min(BLOCK, turns), PAUSE)
     taken: dict[str, list[float]] = {name: [] for name in runs}
-    with _no_collection():
-        for run in runs.values():
-            for _ in range(WARM_UP):
+    for run in runs.values():
+        for _ in range(WARM_UP):
+            run(images)
+    start = time.perf_counter()
+    for _ in range(-(-turns // block)):
+        for name, run in runs.items():
+            if pause:
+                time.sleep(pause)
                 run(images)
-        start = time.perf_counter()
-        for _ in range(-(-turns // block)):
-            for name, run in runs.items():
-                if pause:
-                    time.sleep(pause)
-                    run(images)
-                taken[name] += [_seconds(run, images) for _ in range(block)]
-            if time.perf_counter() - start > LONGEST_SECONDS:
-                break
+            taken[name] += [_seconds(run, images) for _ in range(block)]
+        if time.perf_counter() - start > LONGEST_SECONDS:
+            break
     return taken
 
 
@@ -57,15 +54,3 @@ def _seconds(run: Run, images: NDArray[np.uint8]) -> float:
     before = time.perf_counter()
     run(images)
     return time.perf_counter() - before
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keeps Python's garbage collector out: it would hit whichever format is at work, for longer than a call takes."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
