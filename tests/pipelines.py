@@ -58,6 +58,7 @@ class Pipeline:
 SMALL = {
     "model.width": 8, "model.blocks": [1], "train.epochs": 2, "train.warmup_epochs": 0, "train.threads": 1,
     "train.ema_decay": 0.0, "evaluate.corrupted_images": 50, "export.timing_runs": 2, "export.parity_images": 64,
+    "export.int8_max_drop": 0.5,
 }  # fmt: skip
 """Seconds instead of a minute; everything is still done once."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import json
 import os
@@ -13,7 +14,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import onnx
@@ -23,20 +24,18 @@ import torch
 from numpy.typing import NDArray
 
 from darkroom.errors import UserError
+from darkroom.evaluation.inference import logits_of
+from darkroom.evaluation.scores import scores
 from darkroom.exporting import formats, onnx_file
 from darkroom.exporting.description import Description
 from darkroom.exporting.parity import agreement
-from darkroom.exporting.session import OnnxModel
-from darkroom.exporting.timing import median_latencies
+from darkroom.exporting.session import OnnxModel, usable_cpus
+from darkroom.exporting.timing import call_seconds, percentile
 from darkroom.models import SavedModel, save_model
 from darkroom.packed import PackedSet
-from darkroom.params import Export, read_params
-from darkroom.tracking.store import Store
-from digits import StoreSpy, fit_digits, pack_digits
-from export import export
+from digits import fit_digits, pack_digits
+from exports import EXACT, FILES, run_stage
 from pipelines import REPOSITORY
-
-FILES = {"onnx": "model.onnx", "torchscript": "model.ts", "torch_export": "model.pt2"}
 
 
 @pytest.fixture(scope="module")
@@ -49,16 +48,6 @@ def saved(packed: PackedSet) -> SavedModel:
     return fit_digits(packed)
 
 
-def settings(**changes: Any) -> Export:
-    return read_params(REPOSITORY / "params.yaml").export.model_copy(update={"timing_runs": 3, **changes})
-
-
-def run_stage(packed: PackedSet, saved: SavedModel, folder: Path, **changes: Any) -> tuple[dict[str, Any], StoreSpy]:
-    spy = StoreSpy()
-    numbers = export(packed, saved, export=settings(**changes), store=cast(Store, spy), out=folder)
-    return numbers, spy
-
-
 @pytest.fixture(scope="module")
 def done(packed: PackedSet, saved: SavedModel, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("exported")
@@ -67,7 +56,7 @@ def done(packed: PackedSet, saved: SavedModel, tmp_path_factory: pytest.TempPath
 
 def as_loaded(name: str, path: Path) -> Callable[[NDArray[np.uint8]], list[NDArray[np.float32]]]:
     """The file as its users load it, without this project's code."""
-    if name == "onnx":
+    if path.suffix == ".onnx":
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         return lambda images: session.run(["logits", "probabilities"], {"images": images})
     if name == "torchscript":
@@ -79,7 +68,7 @@ def as_loaded(name: str, path: Path) -> Callable[[NDArray[np.uint8]], list[NDArr
     return lambda images: [output.detach().numpy() for output in module(torch.from_numpy(images))]
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 64])
 def test_each_file_answers_as_pytorch_at_any_batch_size(
     done: Any, packed: PackedSet, saved: SavedModel, name: str, batch_size: int
@@ -93,24 +82,46 @@ def test_each_file_answers_as_pytorch_at_any_batch_size(
     assert logits.dtype == probabilities.dtype == np.float32
 
 
+TIMED = {
+    f"{key}{suffix}"
+    for key in ("latency_ms_batch_1", "latency_ms_batch_1_p99", "latency_ms_batch_64", "images_per_s_batch_64")
+    for suffix in (("", "_threads_2") if usable_cpus() > 1 else ("",))
+}
+
+
 def test_metrics_hold_each_formats_numbers(done: Any, saved: SavedModel) -> None:
     folder, numbers, spy = done
     assert json.loads((folder.parent / "metrics/export.json").read_text()) == numbers
     for name, file in FILES.items():
-        assert numbers[name].keys() == {
-            "max_difference", "same_classes", "latency_ms_batch_1", "latency_ms_batch_64", "bytes"
-        }  # fmt: skip
-        assert 0 <= numbers[name]["max_difference"] < 1e-4
-        assert numbers[name]["same_classes"] == 1
+        own = {"accuracy_drop", "kept"} if name == "int8" else set()
+        assert numbers[name].keys() == {"max_difference", "same_classes", "accuracy", "bytes"} | TIMED | own
         assert numbers[name]["bytes"] == (folder / file).stat().st_size
+        assert numbers[name]["latency_ms_batch_1_p99"] >= numbers[name]["latency_ms_batch_1"] > 0
+        each = 64_000 / numbers[name]["latency_ms_batch_64"]
+        assert numbers[name]["images_per_s_batch_64"] == pytest.approx(each, rel=0.01)
         assert spy.numbers[f"{name}_max_difference"] == numbers[name]["max_difference"]
         assert spy.numbers[f"{name}_latency_ms_batch_1"] > 0
-    assert numbers["pytorch"].keys() == {"latency_ms_batch_1", "latency_ms_batch_64"}
-    assert (numbers["num_images"], numbers["threads"]) == (128, 1)
+    for name in EXACT:
+        assert 0 <= numbers[name]["max_difference"] < 1e-4
+        assert numbers[name]["same_classes"] == 1
+    assert numbers["pytorch"].keys() == {"accuracy"} | TIMED
+    assert (numbers["num_images"], numbers["num_test_images"], numbers["threads"]) == (128, 697, 1)
     assert (numbers["model_sha256"], numbers["mlflow_run_id"]) == (saved.model_sha256, spy.run_id)
     assert (spy.joined["stage"], spy.joined["run_id"]) == ("export", saved.run_id)
     assert spy.joined["values"]["export.opset"] == 18
     assert set(spy.files) == {"metrics/export.json", *(f"export/{file}" for file in FILES.values())}
+
+
+def test_accuracy_is_each_files_own_on_the_whole_test_split(done: Any, packed: PackedSet, saved: SavedModel) -> None:
+    folder, numbers, _ = done
+    test = packed.split("test")
+    evaluated = scores(logits_of(saved.build(), test.images, batch_size=512, device=torch.device("cpu")), test.labels)
+    assert numbers["pytorch"]["accuracy"] == evaluated.accuracy
+    images = np.array(test.images.transpose(0, 3, 1, 2), order="C")
+    for name, file in FILES.items():
+        logits, _ = as_loaded(name, folder / file)(images)
+        assert numbers[name]["accuracy"] == (logits.argmax(axis=1) == test.labels).mean(), name
+    assert {numbers[name]["accuracy"] for name in EXACT} == {evaluated.accuracy}
 
 
 def test_onnx_is_one_checked_file_with_everything_inside(done: Any, saved: SavedModel) -> None:
@@ -139,10 +150,11 @@ def test_onnx_is_one_checked_file_with_everything_inside(done: Any, saved: Saved
 def test_the_others_carry_the_same_description(done: Any) -> None:
     folder = done[0]
     described = OnnxModel(folder / "model.onnx").description
-    extra = {"darkroom.json": ""}
+    extra = {"darkroom.json": "", "classes.txt": ""}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.jit.load(folder / "model.ts", _extra_files=extra)
+    assert extra["classes.txt"].decode() == "".join(f"{name}\n" for name in described.classes)  # type: ignore[attr-defined]
     assert Description.of_texts(as_texts(extra["darkroom.json"]), "model.ts") == described
     extra = {"darkroom.json": ""}
     torch.export.load(folder / "model.pt2", extra_files=extra)
@@ -175,12 +187,13 @@ WRITE = """
 import sys
 sys.path.insert(0, "stages")
 from pathlib import Path
-from darkroom.exporting.formats import FORMATS
+import numpy as np
+from darkroom.exporting.formats import FORMATS, write_formats
 from darkroom.exporting.source import source_of
 from darkroom.models import load_model
-source = source_of(load_model(Path("model.pt")), opset=18)
-for format in FORMATS.values():
-    format.write(Path(format.file), source)
+pictures = np.random.default_rng(0).integers(0, 256, (20, 1, 8, 8), np.uint8)
+source = source_of(load_model(Path("model.pt")), opset=18, calibration=pictures)
+assert not write_formats(Path(), source, list(FORMATS))
 """
 
 
@@ -214,7 +227,7 @@ def test_another_opset_than_asked_for_is_an_error(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", EXACT)
 def test_a_wrong_answer_fails_naming_format_and_picture(
     packed: PackedSet, saved: SavedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -276,25 +289,103 @@ def test_fewer_test_pictures_than_a_batch(packed: PackedSet, saved: SavedModel, 
 @pytest.mark.parametrize("name", ["mlp", "simple_cnn", "vgg"])
 def test_the_other_networks_export_too(packed: PackedSet, tmp_path: Path, name: str) -> None:
     numbers, _ = run_stage(packed, fit_digits(packed, name, steps=5), tmp_path)
-    assert max(numbers[format_]["max_difference"] for format_ in FILES) < 1e-4
+    assert max(numbers[format_]["max_difference"] for format_ in EXACT) < 1e-4
+    assert numbers["int8"]["kept"], numbers["int8"]
 
 
-def test_latencies_are_taken_in_turns() -> None:
+def test_other_data_than_the_model_was_trained_on_is_refused(
+    packed: PackedSet, saved: SavedModel, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="holds other data .* than the model was trained on .*: run dvc repro"):
+        run_stage(packed, replace(saved, data_sha256="0" * 64), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+sys.path[:0] = sys.argv[1:3]
+from darkroom.models import load_model
+from darkroom.packed import open_packed
+from exports import run_stage
+limit = int(sys.argv[5])
+packed, saved = open_packed(Path(sys.argv[3])), load_model(Path(sys.argv[4]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+run_stage(packed, saved, Path())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit there")
+@pytest.mark.parametrize("limit", [20_000, 100_000])
+def test_a_full_disk_is_named_and_yesterdays_files_stay(
+    packed: PackedSet, saved: SavedModel, tmp_path: Path, limit: int
+) -> None:
+    """A real limit on what a file may hold, which model.onnx or only model.pt2 is beyond."""
+    save_model(tmp_path / "model.pt", saved)
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export/model.onnx").write_text("yesterday's")
+    command = [
+        sys.executable,
+        "-c",
+        FULL,
+        REPOSITORY / "stages",
+        REPOSITORY / "tests",
+        packed.folder,
+        "model.pt",
+        str(limit),
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "UserError: export: the file is too large for this disk" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["export", "model.pt"]
+    assert [path.name for path in (tmp_path / "export").iterdir()] == ["model.onnx"]
+    assert (tmp_path / "export/model.onnx").read_text() == "yesterday's"
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"), [(errno.EACCES, "no permission to write here"), (errno.EROFS, "the disk is read-only")]
+)
+def test_a_folder_that_takes_no_file_is_named(
+    packed: PackedSet, saved: SavedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, reason: str
+) -> None:
+    def refused(**_named: Any) -> str:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("darkroom.files.tempfile.mkdtemp", refused)
+    with pytest.raises(UserError, match=rf"export: {reason} \(nothing was changed\)"):
+        run_stage(packed, saved, tmp_path)
+
+
+def named(calls: list[str], name: str) -> Any:
+    return lambda images: calls.append(name)
+
+
+def test_calls_on_one_thread_are_taken_in_turns() -> None:
     calls: list[str] = []
-
-    def run(name: str) -> Any:
-        return lambda images: calls.append(name)
-
-    found = median_latencies({"a": run("a"), "b": run("b")}, np.zeros((1, 1, 8, 8), np.uint8), turns=4)
+    runs = {name: named(calls, name) for name in "ab"}
+    found = call_seconds(runs, np.zeros((1, 1, 8, 8), np.uint8), turns=4, threads=1)
     assert calls[-8:] == ["a", "b"] * 4
-    assert found.keys() == {"a", "b"}
+    assert {name: len(seconds) for name, seconds in found.items()} == {"a": 4, "b": 4}
+
+
+def test_calls_on_several_threads_come_in_blocks_with_a_call_before_each_that_does_not_count() -> None:
+    calls: list[str] = []
+    runs = {name: named(calls, name) for name in "ab"}
+    found = call_seconds(runs, np.zeros((1, 1, 8, 8), np.uint8), turns=20, threads=2)
+    assert calls[4:] == (["a"] * 11 + ["b"] * 11) * 2
+    assert {name: len(seconds) for name, seconds in found.items()} == {"a": 20, "b": 20}
 
 
 def test_a_slow_network_gets_fewer_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
+    calls: list[str] = []
     monkeypatch.setattr("darkroom.exporting.timing.LONGEST_SECONDS", 0.0)
-    median_latencies({"a": lambda images: calls.append(1)}, np.zeros((1, 1, 8, 8), np.uint8), turns=500)  # type: ignore[arg-type,func-returns-value,dict-item]
+    call_seconds({"a": named(calls, "a")}, np.zeros((1, 1, 8, 8), np.uint8), turns=500, threads=1)
     assert len(calls) == 2 + 1
+
+
+@pytest.mark.parametrize(("count", "expected"), [(1, 1), (50, 50), (99, 99), (100, 99), (101, 100), (200, 198)])
+def test_the_99th_percentile_is_a_measured_value(count: int, expected: int) -> None:
+    assert percentile([float(i) for i in range(count, 0, -1)], 99) == expected
 
 
 def test_too_large_for_one_file(done: Any, monkeypatch: pytest.MonkeyPatch) -> None:

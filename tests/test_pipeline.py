@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import shutil
 import sqlite3
 import statistics
@@ -22,7 +23,7 @@ METRICS = {
               "images_per_s", "seconds", "num_parameters", "precision", "device", "threads", "model_sha256", "mlflow_run_id"},
     "test": {"accuracy", "accuracy_low", "accuracy_high", "top5_accuracy", "macro_precision", "macro_recall", "macro_f1", "nll",
              "ece", "brier", "num_images", "model_sha256", "mlflow_run_id"},
-    "export": {"onnx", "torchscript", "torch_export", "mlflow_run_id", "model_sha256"},
+    "export": {"onnx", "torchscript", "torch_export", "int8", "pytorch", "mlflow_run_id", "model_sha256"},
 }  # fmt: skip
 
 
@@ -45,6 +46,8 @@ def test_one_model_and_one_run_go_through_all_stages(pipeline: Pipeline):
     for name in ("onnx", "torchscript", "torch_export"):
         assert values[2][name]["same_classes"] == 1
         assert values[2][name]["max_difference"] < 1e-3
+        assert values[2][name]["accuracy"] == values[2]["pytorch"]["accuracy"] == values[1]["accuracy"]
+    assert values[2]["int8"]["accuracy"] >= values[1]["accuracy"] - 0.5
 
 
 def test_the_run_holds_all_parameters_series_scores_and_files(pipeline: Pipeline):
@@ -65,7 +68,13 @@ def test_the_run_holds_all_parameters_series_scores_and_files(pipeline: Pipeline
         assert (2, pipeline.json("metrics/train.json")[name]) in points
         assert len(set(points)) == len(points), "nothing twice"
     assert math.isclose(run.data.metrics["test_accuracy"], pipeline.json("metrics/test.json")["accuracy"])
-    assert {"onnx_max_difference", "onnx_latency_ms_batch_1"} <= set(run.data.metrics)
+    assert {
+        "onnx_max_difference",
+        "onnx_latency_ms_batch_1",
+        "int8_accuracy",
+        "int8_kept",
+        "pytorch_images_per_s_batch_64",
+    } <= set(run.data.metrics)
     assert {"params.yaml", "dvc.lock", "environment.txt", "model/model.pt", "export/model.onnx", "export/model.ts",
             "export/model.pt2", "report/report.html"} <= artifacts_of(run)  # fmt: skip
     tags = run.data.tags
@@ -189,6 +198,21 @@ def test_a_fault_in_the_parameters_ends_each_stage_at_once_and_checkout_brings_t
             assert min(seconds) < 1, stage
 
 
+def test_an_export_beyond_its_tolerance_fails_and_checkout_brings_the_files_back(pipeline: Pipeline):
+    before = hashes(pipeline.folder / "export")
+    with changed(pipeline, export__tolerance=1e-12):
+        failed = pipeline.run("dvc", "repro", code=255)
+        said = failed.stdout + failed.stderr
+        assert re.search(
+            r"error: onnx differs from PyTorch by \S+ in a logit of test picture \d+ \(at batch size \d+", said
+        )
+        assert "Traceback" not in said
+        assert "`dvc checkout` brings them back" in said
+        assert not (pipeline.folder / "export").exists(), "DVC removes outputs first"
+        pipeline.run("dvc", "checkout")
+        assert hashes(pipeline.folder / "export") == before
+
+
 def test_a_missing_earlier_stage_is_named(pipeline: Pipeline):
     (pipeline.folder / "data/packed").rename(pipeline.folder / "data/elsewhere")
     try:
@@ -203,7 +227,7 @@ def test_a_missing_earlier_stage_is_named(pipeline: Pipeline):
 
 def test_a_forced_export_writes_the_same_bytes(pipeline: Pipeline):
     before = hashes(pipeline.folder / "export")
-    assert set(before) == {"model.onnx", "model.ts", "model.pt2"}
+    assert set(before) == {"model.onnx", "model.ts", "model.pt2", "model.int8.onnx"}
     pipeline.run("dvc", "repro", "--force", "--single-item", "export")
     assert hashes(pipeline.folder / "export") == before
     pipeline.run("git", "checkout", "--quiet", ".")

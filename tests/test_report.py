@@ -146,7 +146,7 @@ def test_the_page_says_the_numbers(folder: Path, params: Params) -> None:
     assert "4\u202f006 pictures for training, 40 for validation, 200 for the test" in text
     assert "1\u202f234 pictures a second, 2 min" in text
     assert "lr 0.003" in text
-    assert 'formats ["onnx", "torchscript", "torch_export"]' in text
+    assert 'formats ["onnx", "torchscript", "torch_export", "int8"]' in text
     for value in (MODEL, DATA, RUN):
         assert value in text
     assert spy.files[:3] == ["report/report.html", "metrics/data.json", "plots/data/000.png"]

@@ -1,10 +1,11 @@
-"""All files of one export beside PyTorch: agreement, latency, size."""
+"""All files of one export beside PyTorch: agreement, accuracy, latency, size."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -15,81 +16,125 @@ from darkroom.errors import UserError
 from darkroom.exporting.formats import FORMATS
 from darkroom.exporting.module import run_module
 from darkroom.exporting.parity import BATCH_SIZES, Run, agreement, check_agreement, run_all, spread
+from darkroom.exporting.session import usable_cpus
 from darkroom.exporting.source import Source
-from darkroom.exporting.timing import median_latencies
-from darkroom.packed import PackedSet
+from darkroom.exporting.timing import call_seconds, percentile
+from darkroom.packed import PackedSet, Split
 
-TIMED_BATCHES = (1, 64)
+PYTORCH = "pytorch"
+LARGE = 64
+"""pictures a call where throughput counts"""
+FEWER = 10
+"""how many calls with one picture there are for one with 64"""
+THREADS = (1, 2)
 
-
-def parity_pictures(packed: PackedSet, num_images: int) -> tuple[list[int], NDArray[np.uint8]]:
-    """Places of pictures spread evenly over the test split, and the pictures as N×C×H×W.
-
-    N is at least 64: a smaller split goes round until the largest batch is full. Raises UserError for an empty split.
-    """
-    test = packed.split("test")
-    if len(test) == 0:
-        raise UserError(f"{packed.folder} has no test picture: set data.test_fraction above 0, or add test pictures")
-    chosen = spread(len(test), num_images)
-    places = np.resize(chosen, max(len(chosen), *BATCH_SIZES))
-    return places.tolist(), np.ascontiguousarray(test.images[places].transpose(0, 3, 1, 2))
+Numbers = dict[str, dict[str, Any]]
+"""what is measured of each format, and of PyTorch itself"""
 
 
 def measure(
     folder: Path,
     source: Source,
     formats: Sequence[str],
-    pictures: tuple[list[int], NDArray[np.uint8]],
+    packed: PackedSet,
     *,
     tolerance: float,
+    parity_images: int,
     turns: int,
 ) -> dict[str, Any]:
     """Numbers of each format's file in `folder`, loaded as its users load it, and of PyTorch.
 
-    `pictures` as `parity_pictures` gives them. All on one thread: so the numbers are those of the files, whatever else
-    the machine has to do. Raises UserError where a file's logits differ by more than `tolerance`.
+    Raises UserError where a file that should be exact differs in a logit by more than `tolerance`, and for an empty test split.
     """
-    places, images = pictures
-    with _one_thread():
-        pytorch = run_module(source.module)
-        runs = {name: FORMATS[name].load(folder / FORMATS[name].file, 1) for name in formats}
-        numbers = _agreements(runs, pytorch, source.description.temperature, places, images, tolerance)
-        for batch_size in TIMED_BATCHES:
-            latencies = median_latencies({"pytorch": pytorch, **runs}, images[:batch_size], turns)
-            for name, milliseconds in latencies.items():
-                numbers.setdefault(name, {})[f"latency_ms_batch_{batch_size}"] = round(milliseconds, 4)
+    test = packed.split("test")
+    if len(test) == 0:
+        raise UserError(f"{packed.folder} has no test picture: set data.test_fraction above 0, or add test pictures")
+    places, images = parity_pictures(test, parity_images)
+    numbers: Numbers = {name: {} for name in (PYTORCH, *formats)}
+    # On one thread first: so the numbers are those of the files, whatever else the machine has to do.
+    with opened(folder, source, formats, 1) as runs:
+        _compare(numbers, runs, source.description.temperature, places, images, tolerance)
+        _time(numbers, runs, images, turns, 1)
+    with opened(folder, source, formats, torch.get_num_threads()) as runs:
+        for name, run in runs.items():
+            numbers[name]["accuracy"] = accuracy(run, test)
+    for threads in THREADS[1:]:
+        if threads <= usable_cpus():
+            with opened(folder, source, formats, threads) as runs:
+                _time(numbers, runs, images, turns, threads)
     for name in formats:
         numbers[name]["bytes"] = (folder / FORMATS[name].file).stat().st_size
-    return {**numbers, "num_images": len(set(places)), "threads": 1}
+    return {**numbers, "num_images": len(set(places)), "num_test_images": len(test), "threads": 1}
+
+
+def parity_pictures(test: Split, num_images: int) -> tuple[list[int], NDArray[np.uint8]]:
+    """Places of pictures spread evenly over the test split, and the pictures as N×C×H×W.
+
+    N is at least 64: a smaller split goes round until the largest batch is full.
+    """
+    chosen = spread(len(test), num_images)
+    places = np.resize(chosen, max(len(chosen), *BATCH_SIZES))
+    return places.tolist(), np.ascontiguousarray(test.images[places].transpose(0, 3, 1, 2))
+
+
+def accuracy(run: Run, test: Split) -> float:
+    """Share of the pictures of `test` whose class has the largest logit."""
+    right = 0
+    for start in range(0, len(test), LARGE):
+        part = slice(start, start + LARGE)
+        logits, _ = run(np.array(test.images[part].transpose(0, 3, 1, 2), order="C"))
+        right += int((logits.argmax(axis=1) == test.labels[part]).sum())
+    return right / len(test)
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def opened(folder: Path, source: Source, formats: Sequence[str], threads: int) -> Iterator[dict[str, Run]]:
+    """PyTorch itself and the files of `formats` in `folder`, each on so many threads."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     try:
-        yield
+        files = {name: FORMATS[name].load(folder / FORMATS[name].file, threads) for name in formats}
+        yield {PYTORCH: run_module(source.module), **files}
     finally:
         torch.set_num_threads(before)
 
 
-def _agreements(
+def _compare(
+    numbers: Numbers,
     runs: Mapping[str, Run],
-    pytorch: Run,
     temperature: float,
     places: list[int],
     images: NDArray[np.uint8],
     tolerance: float,
-) -> dict[str, dict[str, Any]]:
-    reference, _ = run_all(pytorch, images, max(BATCH_SIZES))
+) -> None:
+    reference, _ = run_all(runs[PYTORCH], images, max(BATCH_SIZES))
     if not (finite := np.isfinite(reference).all(axis=1)).all():
         raise UserError(
             f"the model gives no finite logits on test picture {places[int(finite.argmin())]}: its training diverged; "
             "lower train.lr and run dvc repro"
         )
-    numbers: dict[str, dict[str, Any]] = {}
     for name, run in runs.items():
-        found = agreement(run, images, reference, temperature)
-        check_agreement(name, found, tolerance, places)
-        numbers[name] = {"max_difference": found.max_difference, "same_classes": found.same_classes}
-    return numbers
+        if name != PYTORCH:
+            found = agreement(run, images, reference, temperature)
+            if FORMATS[name].exact:
+                check_agreement(name, found, tolerance, places)
+            numbers[name] |= {"max_difference": found.max_difference, "same_classes": found.same_classes}
+
+
+def _time(numbers: Numbers, runs: Mapping[str, Run], images: NDArray[np.uint8], turns: int, threads: int) -> None:
+    """Adds latencies with one picture (median and 99th percentile) and with 64, and pictures a second with 64."""
+    suffix = "" if threads == 1 else f"_threads_{threads}"
+    for name, seconds in call_seconds(runs, images[:1], turns, threads=threads).items():
+        numbers[name] |= {
+            f"latency_ms_batch_1{suffix}": _milliseconds(median(seconds)),
+            f"latency_ms_batch_1_p99{suffix}": _milliseconds(percentile(seconds, 99)),
+        }
+    for name, seconds in call_seconds(runs, images[:LARGE], -(-turns // FEWER), threads=threads).items():
+        numbers[name] |= {
+            f"latency_ms_batch_64{suffix}": _milliseconds(median(seconds)),
+            f"images_per_s_batch_64{suffix}": round(LARGE / median(seconds), 1),
+        }
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(1000 * seconds, 4)

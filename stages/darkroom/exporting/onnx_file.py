@@ -8,10 +8,13 @@ import onnx
 import torch
 
 from darkroom.errors import UserError
+from darkroom.exporting.description import Description
 from darkroom.exporting.parity import Run
 from darkroom.exporting.session import OnnxModel
 from darkroom.exporting.source import INPUT, OUTPUTS, Source
 
+EXACT = "model.onnx"
+"""name of the fp32 file, which the one in 8 bits is made from"""
 LARGEST = 2**31 - 1
 """bytes: protobuf's limit"""
 
@@ -30,14 +33,23 @@ def write_onnx(path: Path, source: Source) -> None:
     )
     assert written is not None
     model = written.model_proto
-    _strip(model)
-    onnx.helper.set_model_props(model, source.description.texts())
-    _check(model, source.opset)
-    path.write_bytes(model.SerializeToString(deterministic=True))
+    path.write_bytes(finished(model, source.description, source.opset))
 
 
 def load_onnx(path: Path, threads: int) -> Run:
     return OnnxModel(path, threads=threads).run
+
+
+def finished(model: onnx.ModelProto, description: Description, opset: int) -> bytes:
+    """The file's bytes: checked, stripped of where the code lay, with the description as its metadata.
+
+    Raises UserError where the operator set is another than `opset`, and for a model that is too large for one file.
+    """
+    _strip(model)
+    onnx.helper.set_model_props(model, description.texts())
+    _check(model, opset)
+    content: bytes = model.SerializeToString(deterministic=True)
+    return content
 
 
 def _strip(model: onnx.ModelProto) -> None:

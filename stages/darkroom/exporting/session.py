@@ -28,12 +28,7 @@ class OnnxModel:
 
     def __init__(self, path: Path, *, threads: int | None = None) -> None:
         """`threads` for one call; None for one a CPU that this process may use."""
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or usable_cpus()
-        options.inter_op_num_threads = 1
-        options.log_severity_level = WARNINGS
-        # Idle threads sleep after a call instead of spinning: they would take the CPU from whoever works next.
-        options.add_session_config_entry("session.force_spinning_stop", "1")
+        options = session_options(threads or usable_cpus())
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's kinds have no common base
@@ -45,6 +40,17 @@ class OnnxModel:
         """Logits and probabilities (each N×K) of `images` (N×C×H×W)."""
         logits, probabilities = self._session.run(["logits", "probabilities"], {"images": images})
         return logits, probabilities
+
+
+def session_options(threads: int) -> onnxruntime.SessionOptions:
+    """For calls on so many threads."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = WARNINGS
+    # Idle threads sleep after a call instead of spinning: they would take the CPU from whoever works next.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    return options
 
 
 def usable_cpus() -> int:

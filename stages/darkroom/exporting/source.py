@@ -6,7 +6,9 @@ import importlib.metadata
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from darkroom.exporting.description import Description
@@ -39,6 +41,8 @@ class Source:
     description: Description
     opset: int
     """ONNX operator set"""
+    calibration: NDArray[np.uint8]
+    """training pictures, N×C×H×W, that int8 takes its ranges from; none where it is not asked for"""
 
     @property
     def example(self) -> Tensor:
@@ -58,7 +62,7 @@ class Source:
         return program
 
 
-def source_of(saved: SavedModel, *, opset: int) -> Source:
+def source_of(saved: SavedModel, *, opset: int, calibration: NDArray[np.uint8]) -> Source:
     """The source of a trained model's files."""
     description = Description(
         classes=saved.classes,
@@ -67,6 +71,10 @@ def source_of(saved: SavedModel, *, opset: int) -> Source:
         data_sha256=saved.data_sha256,
         model_sha256=saved.model_sha256,
         run_id=saved.run_id,
-        versions={name: importlib.metadata.version(name) for name in WRITERS},
+        versions=versions_of(*WRITERS),
     )
-    return Source(Answers(saved.build(), saved.temperature).eval(), description, opset)
+    return Source(Answers(saved.build(), saved.temperature).eval(), description, opset, calibration)
+
+
+def versions_of(*packages: str) -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in packages}

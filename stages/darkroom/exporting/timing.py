@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,25 +12,45 @@ from darkroom.exporting.parity import Run
 
 WARM_UP = 2
 """Calls before the first that counts: TorchScript compiles in its first two."""
+BLOCK = 10
+"""Calls of one format in a row, where calls come in blocks."""
+PAUSE = 0.05
+"""Seconds before a block: PyTorch's threads wait up to 20 ms for more work, and take a core from who comes next meanwhile."""
 LONGEST_SECONDS = 10.0
 """After this a network gets no further turns, so that the stage ends; one turn it always gets."""
 
 
-def median_latencies(runs: Mapping[str, Run], images: NDArray[np.uint8], turns: int) -> dict[str, float]:
-    """Median milliseconds that each of `runs` takes for `images` (N×C×H×W), over `turns` calls.
+def call_seconds(
+    runs: Mapping[str, Run], images: NDArray[np.uint8], turns: int, *, threads: int
+) -> dict[str, list[float]]:
+    """Seconds that each of `runs` took for `images` (N×C×H×W), over `turns` calls.
 
-    In turns: whatever else the machine does meanwhile hits all of them alike.
+    In turns: whatever else the machine does meanwhile hits all of them alike. On one thread a turn is a call; on several it
+    is a block of calls after a pause and a call that does not count.
     """
+    block, pause = (1, 0.0) if threads == 1 else (min(BLOCK, turns), PAUSE)
+    taken: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
         for _ in range(WARM_UP):
             run(images)
-    taken: dict[str, list[float]] = {name: [] for name in runs}
     start = time.perf_counter()
-    for _ in range(turns):
+    for _ in range(-(-turns // block)):
         for name, run in runs.items():
-            before = time.perf_counter()
-            run(images)
-            taken[name].append(time.perf_counter() - before)
+            if pause:
+                time.sleep(pause)
+                run(images)
+            taken[name] += [_seconds(run, images) for _ in range(block)]
         if time.perf_counter() - start > LONGEST_SECONDS:
             break
-    return {name: 1000 * median(seconds) for name, seconds in taken.items()}
+    return taken
+
+
+def percentile(seconds: list[float], percent: float) -> float:
+    """The smallest of `seconds` that `percent` of them do not exceed (nearest rank)."""
+    return float(np.percentile(seconds, percent, method="inverted_cdf"))
+
+
+def _seconds(run: Run, images: NDArray[np.uint8]) -> float:
+    before = time.perf_counter()
+    run(images)
+    return time.perf_counter() - before

@@ -21,6 +21,8 @@ from darkroom.exporting.module import run_module
 from darkroom.exporting.parity import Run
 from darkroom.exporting.source import Source
 
+CLASSES_FILE = "classes.txt"
+"""the name of a second extra file: a class a line, for C++, which reads no JSON by itself"""
 MARKS = (".debug_pkl", ".data/serialization_id")
 """Ends of the records that are left out: source lines with their paths, and a hash over them."""
 
@@ -31,7 +33,8 @@ def write_torchscript(path: Path, source: Source) -> None:
         # No check by tracing twice: the file is compared with PyTorch as loaded back.
         traced = torch.jit.trace(source.module, source.example, check_trace=False)  # type: ignore[no-untyped-call]  # torch gives no types here
         frozen = torch.jit.freeze(traced)
-        torch.jit.save(frozen, content, _extra_files={EXTRA_FILE: source.description.json()})
+        extra = {EXTRA_FILE: source.description.json(), CLASSES_FILE: _lines(source.description.classes)}
+        torch.jit.save(frozen, content, _extra_files=extra)
     path.write_bytes(_without_marks(content))
 
 
@@ -39,6 +42,10 @@ def load_torchscript(path: Path, _threads: int) -> Run:
     with _quiet():
         module = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]  # torch gives no types here
         return run_module(module)
+
+
+def _lines(names: list[str]) -> str:
+    return "".join(f"{name}\n" for name in names)
 
 
 def _without_marks(archive: io.BytesIO) -> bytes:

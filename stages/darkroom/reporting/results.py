@@ -63,8 +63,12 @@ class Results:
 
     @property
     def formats(self) -> dict[str, dict[str, Any]]:
-        """Of metrics/export.json what it says of each exported file, the fastest at batch 1 first."""
-        found = {name: value for name, value in self.export.items() if isinstance(value, dict) and name != "pytorch"}
+        """Of metrics/export.json what it says of each file that left, the fastest at batch 1 first."""
+        found = {
+            name: value
+            for name, value in self.export.items()
+            if isinstance(value, dict) and name != "pytorch" and value.get("kept", True)
+        }
         return dict(sorted(found.items(), key=lambda item: float(item[1]["latency_ms_batch_1"])))
 
 
