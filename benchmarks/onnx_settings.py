@@ -84,6 +84,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args()
+    onnxruntime.set_default_logger_severity(3)  # it remarks on each entry that is set twice
     columns = {}
     for name, spec in NETWORKS.items():
         model = source(spec)
