@@ -19,10 +19,10 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from comparing import show
+from darkroom.exporting import timing
 from darkroom.exporting.formats import FORMATS, write_formats
 from darkroom.exporting.parity import Run
 from darkroom.exporting.session import session_options
-from darkroom.exporting.timing import call_seconds
 from export_speed import BATCHES, NETWORKS, source
 
 Options = Any  # onnxruntime publishes no types
@@ -73,7 +73,9 @@ def opened(path: Path, threads: int, change: Callable[[Options], None]) -> Run:
 def ratios(path: Path, images: NDArray[np.uint8], rounds: int, threads: int) -> dict[str, float]:
     """Medians beside that of the session as it is; that one's in milliseconds."""
     runs = {name: opened(path, threads, change) for name, change in CHANGES.items()}
-    taken = {name: 1000 * median(each) for name, each in call_seconds(runs, images, rounds, threads=threads).items()}
+    taken = {
+        name: 1000 * median(each) for name, each in timing.call_seconds(runs, images, rounds, threads=threads).items()
+    }
     first, *others = taken.items()
     return {first[0]: first[1], **{name: value / first[1] for name, value in others}}
 
@@ -84,6 +86,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args()
+    timing.LONGEST_SECONDS = 60.0  # a stage has to end, a benchmark has time
+    onnxruntime.set_default_logger_severity(3)  # it remarks on each entry that is set twice
     columns = {}
     for name, spec in NETWORKS.items():
         model = source(spec)

@@ -372,7 +372,7 @@ def test_calls_on_several_threads_come_in_blocks_with_a_call_before_each_that_do
     calls: list[str] = []
     runs = {name: named(calls, name) for name in "ab"}
     found = call_seconds(runs, np.zeros((1, 1, 8, 8), np.uint8), turns=20, threads=2)
-    assert calls[4:] == (["a"] * 11 + ["b"] * 11) * 2
+    assert calls[4:] == (["a"] * 6 + ["b"] * 6) * 4
     assert {name: len(seconds) for name, seconds in found.items()} == {"a": 20, "b": 20}
 
 

@@ -43,7 +43,12 @@ class OnnxModel:
 
 
 def session_options(threads: int) -> onnxruntime.SessionOptions:
-    """For calls on so many threads."""
+    """For calls on so many threads.
+
+    All else is onnxruntime's default. On one thread only its level of graph optimisation, which is the highest, makes a
+    difference: one below, fp32 takes 1.2 to 3.8 times as long, two below, int8 4 to 9 times. Arena, memory pattern, parallel
+    execution, denormals, QDQ clean-up and spinning stay within what two equal sessions differ by (benchmarks/onnx_settings.py).
+    """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

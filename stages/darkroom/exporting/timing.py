@@ -12,11 +12,12 @@ from darkroom.exporting.parity import Run
 
 WARM_UP = 2
 """Calls before the first that counts: TorchScript compiles in its first two."""
-BLOCK = 10
-"""Calls of one format in a row, where calls come in blocks."""
+BLOCKS = 4
+"""How many blocks a format's calls come in, on several threads."""
 PAUSE = 0.05
-"""Seconds before a block: PyTorch's threads wait up to 20 ms for more work, and take a core from who comes next meanwhile."""
-LONGEST_SECONDS = 10.0
+"""Seconds before a block: PyTorch's idle threads spin for a while, and take a core from who comes next meanwhile. On a busy
+machine, ONNX's median after a call of PyTorch was 11 ms at once, and 2.3 ms after 20 ms or more."""
+LONGEST_SECONDS = 3.0
 """After this a network gets no further turns, so that the stage ends; one turn it always gets."""
 
 
@@ -28,7 +29,7 @@ def call_seconds(
     In turns: whatever else the machine does meanwhile hits all of them alike. On one thread a turn is a call; on several it
     is a block of calls after a pause and a call that does not count.
     """
-    block, pause = (1, 0.0) if threads == 1 else (min(BLOCK, turns), PAUSE)
+    block, pause = (1, 0.0) if threads == 1 else (-(-turns // BLOCKS), PAUSE)
     taken: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
         for _ in range(WARM_UP):
