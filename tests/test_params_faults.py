@@ -156,7 +156,10 @@ def test_an_unknown_key_is_refused_with_the_nearest(typed: str, meant: str):
 def test_an_unknown_key_may_live_in_another_section_or_nowhere():
     assert faults(added("train", "image_size"))[1] == "train.image_size: unknown key; did you mean data.image_size?"
     assert faults("lr: 3\n" + TEXT)[1] == "lr: unknown key; did you mean train.lr?"
-    assert faults(added("promote", "xyzzy"))[1] == "promote.xyzzy: unknown key (known: name, metric, minimum, min_gain)"
+    assert (
+        faults(added("promote", "xyzzy"))[1]
+        == "promote.xyzzy: unknown key (known: name, metric, minimum, min_gain, not_worse, max_class_drop, max_ece, max_latency_ms, max_mb, committed)"
+    )
     assert faults(added("train", "3"))[1] == "train.3: 3 is not a name in letters"
 
 

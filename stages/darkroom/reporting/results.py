@@ -19,7 +19,7 @@ NEEDED = {
     "test": ("accuracy", "accuracy_low", "accuracy_high", "macro_precision", "macro_recall", "macro_f1", "macro_f1_low",
              "macro_f1_high", "nll", "brier", "ece", "ece_equal_mass", "uncalibrated_nll", "uncalibrated_ece", "num_images",
              "model_sha256", "mlflow_run_id"),
-    "export": ("pytorch", "num_images", "threads", "model_sha256", "mlflow_run_id"),
+    "export": ("pytorch", "num_images", "num_test_images", "threads", "model_sha256", "mlflow_run_id"),
 }  # fmt: skip
 """What the page shows of each file in metrics/."""
 
@@ -63,13 +63,33 @@ class Results:
 
     @property
     def formats(self) -> dict[str, dict[str, Any]]:
-        """Of metrics/export.json what it says of each file that left, the fastest at batch 1 first."""
-        found = {
-            name: value
-            for name, value in self.export.items()
-            if isinstance(value, dict) and name != "pytorch" and value.get("kept", True)
-        }
+        """Of metrics/export.json what it says of each file that is there, the fastest at batch 1 first."""
+        found = {name: value for name, value in self._files.items() if value.get("kept", True)}
         return dict(sorted(found.items(), key=lambda item: float(item[1]["latency_ms_batch_1"])))
+
+    @property
+    def left_out(self) -> dict[str, dict[str, Any]]:
+        """The formats that were asked for and not kept."""
+        return {name: value for name, value in self._files.items() if not value.get("kept", True)}
+
+    @property
+    def timed(self) -> dict[str, dict[str, Any]]:
+        """The files, and PyTorch itself."""
+        return {**self.formats, "PyTorch itself": self.export["pytorch"]}
+
+    @property
+    def threads(self) -> list[tuple[int, str]]:
+        """Numbers of threads that all were timed on, and what the names of their numbers end in."""
+        two = "_threads_2"
+        return [(1, ""), *([(2, two)] if f"latency_ms_batch_1{two}" in self.export["pytorch"] else [])]
+
+    def fastest(self, suffix: str) -> float:
+        """Pictures a second, 64 at a time."""
+        return max(float(each[f"images_per_s_batch_64{suffix}"]) for each in self.timed.values())
+
+    @property
+    def _files(self) -> dict[str, dict[str, Any]]:
+        return {name: value for name, value in self.export.items() if isinstance(value, dict) and name != "pytorch"}
 
 
 def read_results(folder: Path) -> Results:
