@@ -148,7 +148,8 @@ def test_the_page_says_the_numbers(folder: Path, params: Params) -> None:
     assert "The model is right about 195 of 200 test pictures" in text
     assert "onnx 1.24 MB 1.7e-06 100.00% 97.50%" in text
     assert "onnx 0.25 0.5 8\u202f533" in text
-    assert "PyTorch itself – – – 1 30" in text
+    assert "PyTorch itself – – – 97.50%" in text
+    assert "PyTorch itself 1 2 34\u202f133" in text
     assert "4\u202f006 pictures for training, 40 for validation, 200 for the test" in text
     assert "1\u202f234 pictures a second, 2 min" in text
     assert "lr 0.003" in text
