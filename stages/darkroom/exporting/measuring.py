@@ -27,6 +27,8 @@ LARGE = 64
 FEWER = 10
 """how many calls with one picture there are for one with 64"""
 THREADS = (1, 2)
+FEW = 2000
+"""test pictures up to which one thread does: beside another busy program several wait for each other, for seconds"""
 
 Numbers = dict[str, dict[str, Any]]
 """what is measured of each format, and of PyTorch itself"""
@@ -55,7 +57,7 @@ def measure(
     with opened(folder, source, formats, 1) as runs:
         _compare(numbers, runs, source.description.temperature, places, images, tolerance)
         _time(numbers, runs, images, turns, 1)
-    with opened(folder, source, formats, torch.get_num_threads()) as runs:
+    with opened(folder, source, formats, 1 if len(test) <= FEW else torch.get_num_threads()) as runs:
         for name, run in runs.items():
             numbers[name]["accuracy"] = accuracy(run, test)
     for threads in THREADS[1:]:

@@ -14,7 +14,7 @@ WARM_UP = 2
 """Calls before the first that counts: TorchScript compiles in its first two."""
 BLOCKS = 4
 """How many blocks a format's calls come in, on several threads."""
-PAUSE = 0.05
+PAUSE = 0.03
 """Seconds before a block: PyTorch's idle threads spin for a while, and take a core from who comes next meanwhile. On a busy
 machine, ONNX's median after a call of PyTorch was 11 ms at once, and 2.3 ms after 20 ms or more."""
 LONGEST_SECONDS = 3.0
