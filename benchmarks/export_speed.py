@@ -57,7 +57,7 @@ def measured(spec: NetworkSpec, rounds: int, threads: int) -> list[list[str]]:
         with opened(Path(name), model, FORMATS, threads) as runs:
             for batch in BATCHES:
                 turns = rounds if batch == 1 else max(3, rounds // 10)
-                taken = timing.call_seconds(runs, model.calibration[:batch], turns, threads=threads)
+                taken = timing.call_seconds(runs, model.calibration[:batch], turns)
                 ms = {each: 1000 * median(seconds) for each, seconds in taken.items()}
                 ratios = [ms["onnx"] / ms[PYTORCH], ms["int8"] / ms["onnx"], ms["int8"] / ms[PYTORCH]]
                 times = [f"{ms[each]:.3f}" for each in (PYTORCH, *FORMATS)]

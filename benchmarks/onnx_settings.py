@@ -73,9 +73,7 @@ def opened(path: Path, threads: int, change: Callable[[Options], None]) -> Run:
 def ratios(path: Path, images: NDArray[np.uint8], rounds: int, threads: int) -> dict[str, float]:
     """Medians beside that of the session as it is; that one's in milliseconds."""
     runs = {name: opened(path, threads, change) for name, change in CHANGES.items()}
-    taken = {
-        name: 1000 * median(each) for name, each in timing.call_seconds(runs, images, rounds, threads=threads).items()
-    }
+    taken = {name: 1000 * median(each) for name, each in timing.call_seconds(runs, images, rounds).items()}
     first, *others = taken.items()
     return {first[0]: first[1], **{name: value / first[1] for name, value in others}}
 

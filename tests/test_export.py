@@ -360,27 +360,21 @@ def named(calls: list[str], name: str) -> Any:
     return lambda images: calls.append(name)
 
 
-def test_calls_on_one_thread_are_taken_in_turns() -> None:
+def test_calls_come_in_blocks_in_turns_with_a_call_before_each_that_does_not_count() -> None:
     calls: list[str] = []
     runs = {name: named(calls, name) for name in "ab"}
-    found = call_seconds(runs, np.zeros((1, 1, 8, 8), np.uint8), turns=4, threads=1)
-    assert calls[-8:] == ["a", "b"] * 4
-    assert {name: len(seconds) for name, seconds in found.items()} == {"a": 4, "b": 4}
-
-
-def test_calls_on_several_threads_come_in_blocks_with_a_call_before_each_that_does_not_count() -> None:
-    calls: list[str] = []
-    runs = {name: named(calls, name) for name in "ab"}
-    found = call_seconds(runs, np.zeros((1, 1, 8, 8), np.uint8), turns=20, threads=2)
+    found = call_seconds(runs, np.zeros((1, 1, 8, 8), np.uint8), turns=20)
     assert calls[4:] == (["a"] * 6 + ["b"] * 6) * 4
     assert {name: len(seconds) for name, seconds in found.items()} == {"a": 20, "b": 20}
 
 
-def test_a_slow_network_gets_fewer_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_network_gets_shorter_blocks_and_fewer_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     monkeypatch.setattr("darkroom.exporting.timing.LONGEST_SECONDS", 0.0)
-    call_seconds({"a": named(calls, "a")}, np.zeros((1, 1, 8, 8), np.uint8), turns=500, threads=1)
-    assert len(calls) == 2 + 1
+    monkeypatch.setattr("darkroom.exporting.timing.BLOCK_SECONDS", 0.0)
+    found = call_seconds({"a": named(calls, "a")}, np.zeros((1, 1, 8, 8), np.uint8), turns=500)
+    assert len(calls) == 2 + 1 + 1
+    assert len(found["a"]) == 1, "one turn it always gets"
 
 
 @pytest.mark.parametrize(("count", "expected"), [(1, 1), (50, 50), (99, 99), (100, 99), (101, 100), (200, 198)])

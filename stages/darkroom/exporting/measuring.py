@@ -126,12 +126,12 @@ def _compare(
 def _time(numbers: Numbers, runs: Mapping[str, Run], images: NDArray[np.uint8], turns: int, threads: int) -> None:
     """Adds latencies with one picture (median and 99th percentile) and with 64, and pictures a second with 64."""
     suffix = "" if threads == 1 else f"_threads_{threads}"
-    for name, seconds in call_seconds(runs, images[:1], turns, threads=threads).items():
+    for name, seconds in call_seconds(runs, images[:1], turns).items():
         numbers[name] |= {
             f"latency_ms_batch_1{suffix}": _milliseconds(median(seconds)),
             f"latency_ms_batch_1_p99{suffix}": _milliseconds(percentile(seconds, 99)),
         }
-    for name, seconds in call_seconds(runs, images[:LARGE], -(-turns // FEWER), threads=threads).items():
+    for name, seconds in call_seconds(runs, images[:LARGE], -(-turns // FEWER)).items():
         numbers[name] |= {
             f"latency_ms_batch_64{suffix}": _milliseconds(median(seconds)),
             f"images_per_s_batch_64{suffix}": round(LARGE / median(seconds), 1),
