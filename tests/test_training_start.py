@@ -11,7 +11,7 @@ import torch
 
 from darkroom.errors import UserError
 from darkroom.models import Preprocessing, SavedModel, build_network, network_spec
-from darkroom.training import EpochRecord, Session, start_network
+from darkroom.training import Augmentation, EpochRecord, Session, devices, start_network
 from darkroom.training.freezing import freeze_backbone
 from darkroom.training.starting import load_weights
 from sessions import digits, recipe, same_weights, small
@@ -172,3 +172,26 @@ def _nothing() -> Any:
     from darkroom.training import Augmentation
 
     return Augmentation()
+
+
+def of_stages(stages: int, precision: str) -> Session:
+    """A ResNet on 8×8 pictures; the fifth stage convolves a single pixel with a stride."""
+    chosen = small("resnet", width=16, blocks=[1] * stages)
+    taken = recipe(precision=precision, device="cpu")
+    return Session(
+        start_network(chosen, seed=0).network, digits(0, 40), digits(40, 60), recipe=taken, augmentation=Augmentation(),
+        num_classes=10, mean=[0.5], std=[0.5],
+    )  # fmt: skip
+
+
+def test_bf16_is_not_taken_where_a_cpu_gets_its_gradient_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_cpu_has_bf16", lambda: True)
+    automatic = of_stages(5, "auto")
+    assert automatic.precision == "fp32"
+    assert "train.precision: auto takes fp32: stages.4.0.conv1 convolves maps of one pixel" in automatic.note
+    with pytest.raises(
+        UserError, match=r"train.precision: bf16: stages.4.0.conv1 .*: take fp32, or a larger data.image"
+    ):
+        of_stages(5, "bf16")
+    assert of_stages(5, "fp32").precision == "fp32"
+    assert (of_stages(4, "auto").precision, of_stages(4, "auto").note) == ("bf16", "")

@@ -145,6 +145,8 @@ class Due:
 
 def begin(session: Session, stored: dict[str, Any] | None) -> None:
     """Puts the session where the leader's `stored` state left it, or at its beginning; all processes call it."""
+    if session.note:
+        say(session.note)
     if stored:
         session.load_state_dict(stored["session"])
         say(f"going on in epoch {session.progress.epoch + 1}, after step {session.progress.steps}")

@@ -55,6 +55,48 @@ def _cpu_has_bf16() -> bool:
     return bool(has.get("amx_bf16") or has.get("avx512_bf16"))
 
 
+def sound_precision(wanted: str, device: torch.device, network: nn.Module, image_size: int) -> tuple[str, str]:
+    """The precision, and a line to say where `auto` takes another than it would.
+
+    On a CPU the weight gradient of a 3×3 convolution with a stride on maps of one pixel is garbage in bf16 (torch 2.14 with
+    AMX: not finite in a third of the calls, finite and wrong in half). `network` is on `device` and takes square pictures.
+    Raises UserError where bf16 is asked for by name.
+    """
+    precision = choose_precision(wanted, device)
+    layer = _strided_on_one_pixel(network, image_size) if device.type == "cpu" and precision == "bf16" else ""
+    if not layer:
+        return precision, ""
+    why = f"{layer} convolves maps of one pixel with a stride, whose gradient this torch gets wrong in bf16 on a CPU"
+    if wanted == "bf16":
+        raise UserError(f"train.precision: bf16: {why}: take fp32, or a larger data.image_size")
+    return "fp32", f"train.precision: auto takes fp32: {why} (a larger data.image_size avoids it)"
+
+
+def _strided_on_one_pixel(network: nn.Module, image_size: int) -> str:
+    """The name of the first such layer; empty where there is none."""
+    strided = {
+        module: name
+        for name, module in network.named_modules()
+        if isinstance(module, nn.Conv2d) and module.stride != (1, 1) and module.kernel_size != (1, 1)
+    }
+    found: list[str] = []
+    hooks = [
+        module.register_forward_pre_hook(
+            lambda module, inputs: found.append(strided[module]) if inputs[0].shape[-2:] == (1, 1) else None
+        )
+        for module in strided
+    ]
+    first = next((module for module in network.modules() if isinstance(module, nn.Conv2d)), None)
+    try:
+        if first is not None and strided:
+            with torch.inference_mode():
+                network.eval()(torch.zeros(1, first.in_channels, image_size, image_size))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found[0] if found else ""
+
+
 def choose_channels_last(wanted: Literal["auto"] | bool, network: nn.Module) -> bool:
     """Whether pictures and weights lie as N×H×W×C in memory; auto: where there are convolutions."""
     if isinstance(wanted, bool):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from darkroom.training.augment import Normalizer
 from darkroom.training.batches import Batches, Pictures
 from darkroom.training.cores import own_cores
-from darkroom.training.devices import choose_channels_last, choose_device, choose_precision, set_kernels
+from darkroom.training.devices import choose_channels_last, choose_device, set_kernels, sound_precision
 from darkroom.training.freezing import is_frozen, open_backbone, train_mode
 from darkroom.training.guards import GradientWatch, bad_gradient
 from darkroom.training.limits import check_sizes
@@ -62,15 +62,16 @@ class Session:
         check_sizes(network, recipe, num_train=len(train.labels), num_val=len(val.labels), processes=world.size)
         self.recipe, self.world = recipe, world
         self.device = choose_device(own_device(recipe.device))
-        self.precision = choose_precision(recipe.precision, self.device)
         self.channels_last = choose_channels_last(recipe.channels_last, network)
         set_kernels(recipe)
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
         self.network = network.to(self.device).to(memory_format=layout)
+        size = train.images.shape[1]
+        self.precision, self.note = sound_precision(recipe.precision, self.device, self.network, size)
         if recipe.grad_checkpoint:
             checkpoint_gradients(network)
         self.val = val
-        self.normalize = Normalizer(mean, std, train.images.shape[1], self.device)
+        self.normalize = Normalizer(mean, std, size, self.device)
         order = Order(len(train.labels), recipe.batch_size, recipe.seed)
         self.batches = Batches(
             train, order, augmentation, self.normalize, self.device, channels_last=self.channels_last
