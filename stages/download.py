@@ -20,6 +20,8 @@ from darkroom.errors import UserError
 from darkroom.params import read_params
 
 KEYS = ("data.name", "data.source", "data.folder")
+OWN = Path("data/own")
+"""where `data.folder` points as cloned: one's own pictures there are no published files"""
 
 
 def main() -> None:
@@ -56,14 +58,16 @@ def _bring(draft: Path, name: str, source: str, folder: Path, root: Path) -> dic
         return _own_pictures(draft, folder, root)
     from darkroom.sources.catalogue import CATALOGUE
     from darkroom.sources.published import download as download_published
-    from darkroom.sources.published import is_vacant, link, take_from
+    from darkroom.sources.published import is_vacant, lacks, link, take_from
 
     published = CATALOGUE[name]
     if name == "digits":
         take_from(_scikit_learns_data(), name, published, draft)
         return {"origin": "embedded", "files": published.contents}
     _check_folder(folder, root)
-    if not is_vacant(folder):
+    if folder == OWN and not is_vacant(folder) and lacks(folder, published):
+        say(f"{name}: {folder} holds no file of it, only your own: it is downloaded (data.folder names another folder)")
+    elif not is_vacant(folder):
         say(f"{name}: using the published files in {folder}, by the sha256 of what is in them")
         take_from(folder, name, published, draft)
         return {"origin": "data.folder", "files": published.contents}

@@ -76,9 +76,7 @@ def test_a_users_mistake_is_one_line_and_exit_code_1(closed: Path):
 def test_under_dvc_the_last_line_says_how_to_have_the_outputs_back(closed: Path):
     done = run("raise UserError('no')", closed, DVC_STAGE="train")
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (
-        "The stage's earlier outputs are in DVC's cache: `dvc checkout` brings them back."
-    )
+    assert done.stderr.splitlines()[-1] == door.BROUGHT_BACK
 
 
 def test_a_programmers_mistake_keeps_its_traceback(closed: Path):

@@ -388,6 +388,18 @@ def test_a_folder_with_nothing_but_notes_means_download(mnist: Site, notes: dict
     assert content() == FILES
 
 
+def test_ones_own_pictures_in_the_default_folder_are_no_published_files(
+    mnist: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put("data/own", {"pets/cat/1.jpg": b"a cat"})
+    fetch(folder="data/own")
+    assert content() == FILES
+    assert "mnist: data/own holds no file of it, only your own: it is downloaded" in capsys.readouterr().out
+    put("data/own", {"t10k-labels-idx1-ubyte": b"half a set"})
+    with pytest.raises(UserError, match="data/own"):
+        fetch(folder="data/own")
+
+
 def test_a_folder_that_holds_something_else(mnist: Site) -> None:
     put("own", {"cat/1.jpg": b"", "dog/1.jpg": b"", "notes.txt": b""})
     with pytest.raises(UserError) as fault:

@@ -384,3 +384,29 @@ def test_the_command_that_makes_a_run_again_names_what_differs_from_its_commit(t
     other.commit("Broken")
     (tmp_path / "params.yaml").write_text("train:\n  lr: 0.2\n")
     assert gather(tmp_path).command({}).endswith("dvc exp run -S train.lr=0.2")
+
+
+def test_a_repeat_that_fails_before_it_records_leaves_the_finished_run_as_it_was(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """DVC may restore what the stage left before, and then runs nothing that could heal the run."""
+    store = store_at(tmp_path)
+    with store.start("train", {"train.lr": 0.1}) as run:
+        run.tags({"model.sha256": "a"})
+
+    def evaluate(**numbers: float) -> None:
+        with store.join("evaluate", {"evaluate.mistakes": 25}, run_id=run.run_id, model_sha256="a") as joined:
+            joined.metrics(numbers)
+            if numbers.get("test_accuracy") != 0.9:
+                raise UserError("evaluate.against: bad.csv is no table of predictions")
+
+    evaluate(test_accuracy=0.9)
+    with pytest.raises(UserError, match=r"bad\.csv"):
+        evaluate()
+    found = tags(store, run.run_id)
+    assert (status(store, run.run_id), found["stage.evaluate"]) == ("FINISHED", "finished")
+    assert "bad.csv" in found["darkroom.failed_again"]
+    assert "stays FINISHED" in capfd.readouterr().out
+    with pytest.raises(UserError, match=r"bad\.csv"):
+        evaluate(test_accuracy=0.8)  # other numbers are in the run now: it must not pass for the earlier one
+    assert (status(store, run.run_id), tags(store, run.run_id)["stage.evaluate"]) == ("FAILED", "failed")

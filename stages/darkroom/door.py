@@ -69,7 +69,7 @@ def _refuse(reason: str) -> NoReturn:
     rank = os.environ.get(RANK, "0")
     print(f"\nerror: {reason}" if rank == "0" else f"\nerror in process {rank}: {reason}", file=sys.stderr)
     if "DVC_STAGE" in os.environ:
-        print("\nThe stage's earlier outputs are in DVC's cache: `dvc checkout` brings them back.", file=sys.stderr)
+        print(f"\n{BROUGHT_BACK}", file=sys.stderr)
     sys.exit(1)
 
 
@@ -80,6 +80,12 @@ def _left_behind(module: str) -> Path | None:
     place = Path("stages", *module.split("."))
     files = (place.with_suffix(".py"), place / "__init__.py")
     return next((path for path in files if (root() / path).exists()), None)
+
+
+BROUGHT_BACK = (
+    "The stage's earlier outputs are in DVC's cache: `dvc checkout` brings them back, and `git checkout metrics` its numbers "
+    "where they are committed; once this is put right, `dvc repro` brings back both."
+)
 
 
 class Stop:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,5 +62,9 @@ def shorten(text: str, width: int) -> str:
     return text + "…"
 
 
+@cache
 def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(FONT_SIZE)
+    """DejaVu, which matplotlib brings along and which knows most letters; Pillow's own knows ASCII."""
+    found = importlib.util.find_spec("matplotlib")  # without importing it
+    path = Path(str(found.origin)).parent / "mpl-data/fonts/ttf/DejaVuSans.ttf" if found else Path()
+    return ImageFont.truetype(path, FONT_SIZE) if path.is_file() else ImageFont.load_default(FONT_SIZE)

@@ -67,7 +67,7 @@ def _reliability_chart(results: Results) -> Chart | None:
     """How often the model is right where it is so sure, beside the line on which both are equal."""
     confidence = [row["confidence"] or 0.0 for row in results.reliability]
     series: dict[str, Sequence[float | None]] = {
-        "calibrated": confidence,
+        "if it were exact": confidence,
         "the model": [row["accuracy"] for row in results.reliability],
     }
     return line_chart("Share right", "confidence", "share right", confidence, series, whole=False)

@@ -55,8 +55,8 @@ def _trust(results: Results) -> Iterator[str]:
 
 def _robustness(results: Results) -> Iterator[str]:
     errors = {name: error for name, error in results.test.get("corruption_error", {}).items() if name != "mean"}
-    if errors:
-        worst = max(errors, key=lambda name: float(errors[name]))
+    worst = max(errors, key=lambda name: float(errors[name]), default="")
+    if worst and errors[worst] > 1 - results.test["accuracy"]:
         yield f"Of the corruptions tried, {worst} hurts most: {errors[worst]:.1%} of such pictures are taken for another class."
 
 

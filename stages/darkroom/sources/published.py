@@ -86,6 +86,12 @@ def is_vacant(folder: Path) -> bool:
     )
 
 
+def lacks(folder: Path, published: PublishedSet) -> bool:
+    """Whether no file in `folder` has the name of one of the set's, packed or not."""
+    wanted = {same_name(Path(name)) for archive in published.archives for name in (archive.name, *archive.contents)}
+    return not wanted & _files_by_name(folder).keys()
+
+
 def take_from(folder: Path, name: str, published: PublishedSet, into: Path) -> None:
     """Unpacks the set's files that lie in `folder`, packed in whatever way, into `into`. Raises UserError."""
     files = _files_by_name(folder)

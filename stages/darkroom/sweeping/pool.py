@@ -124,10 +124,12 @@ def _without_ctrl_c() -> Iterator[None]:
 
 
 def divide(workers: int | Literal["auto"], most: int) -> tuple[int, int]:
-    """How many workers for at most `most` trials at once, and the threads of each."""
+    """How many workers for at most `most` trials at once, and the threads of each: OMP_NUM_THREADS at most, where it is set."""
     cores = physical_cores()
     num_workers = min(most, min(cores, MOST_WORKERS) if workers == "auto" else workers)
-    return num_workers, max(1, cores // max(1, num_workers))
+    share = max(1, cores // max(1, num_workers))
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return num_workers, min(share, int(limit)) if limit.isdigit() and int(limit) else share
 
 
 def physical_cores() -> int:

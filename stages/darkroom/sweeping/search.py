@@ -70,9 +70,10 @@ def _mirror(ledger: Ledger, store: Store) -> None:
 def _announce(ledger: Ledger, params: Params, num_workers: int, threads: int) -> None:
     sweep = params.sweep
     done = ledger.num_done()
+    threads = threads if params.train.threads == "auto" else params.train.threads
     say(
         f"study {sweep.study}: {done} of {sweep.trials} trials done; "
-        f"{num_workers} workers start, each with {threads} {'thread' if threads == 1 else 'threads'}"
+        f"{num_workers} {'worker starts' if num_workers == 1 else 'workers start, each'} with {threads} {'thread' if threads == 1 else 'threads'}"
     )
     if sweep.sampler == "qmc" and ledger.space.conditional:
         say(f"sampler qmc knows no `when`: it draws {', '.join(ledger.space.conditional)} at random")

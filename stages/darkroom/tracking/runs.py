@@ -55,11 +55,17 @@ class StageRun:
         self._series: list[Series] = []
         self._metric_names: set[str] = set()
         self._ending: tuple[Status, str] | None = None
+        self._was_finished = False
+        """whether the stage had finished in this run before: what it left is good, and DVC may restore it"""
 
     def __enter__(self) -> Self:
         try:
-            self._client.update_run(self.run_id, status="RUNNING")
             run = self._client.get_run(self.run_id)
+            self._was_finished = (run.info.status, run.data.tags.get(f"stage.{self._stage}")) == (
+                "FINISHED",
+                "finished",
+            )
+            self._client.update_run(self.run_id, status="RUNNING")
             self.tags(machine.this_process() | {f"stage.{self._stage}": "running"})
             self._log_params(run)
             self._log_origin(run)
@@ -94,6 +100,11 @@ class StageRun:
             self._monitor.stop()
         if status == "FAILED" and not isinstance(error, UserError | None):
             self.text(masked("".join(traceback.format_exception(error))), f"errors/{self._stage}.txt")
+        if status != "FINISHED" and self._was_finished and not self._metric_names:
+            say(f"run {self.run_id} stays FINISHED, as the same stage left it before: this try recorded nothing")
+            self.tags({f"stage.{self._stage}": "finished", "darkroom.failed_again": why or status})
+            self._client.set_terminated(self.run_id, "FINISHED")
+            return
         self.tags(owned_tags(self._stage, self._metric_names))
         self.tags({f"stage.{self._stage}": status.lower()} | ({"darkroom.error": why} if why else {}))
         self._client.set_terminated(self.run_id, status)
