@@ -91,7 +91,8 @@ def test_the_first_target_sets_up_and_goes_on_and_the_second_sets_up_nothing(mac
     assert (second.returncode, second.stdout) == (0, "")
     assert len(machine.calls()) == 2
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
-    assert (machine.folder / "dvc-calls").read_text() == "dvc repro\ndvc -k params\n"
+    told = (machine.folder / "dvc-calls").read_text()
+    assert told == "dvc repro\ndvc -n auto --maxprocesses 8 --dist loadfile -k params\n"
 
 
 def test_another_lock_is_installed_over_the_old_one(machine: Machine):

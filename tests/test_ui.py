@@ -24,9 +24,11 @@ def browser_here() -> None:
 
 @pytest.mark.usefixtures("browser_here")
 def test_two_runs_are_listed_and_compared(pipeline: Pipeline, tmp_path: Path):
+    first = pipeline.json("metrics/train.json")["mlflow_run_id"]
     with changed(pipeline, train__lr=0.03):
         pipeline.run("dvc", "repro", "train")
-        new, old = all_runs(pipeline)[:-3:-1]
+        runs = {run.info.run_id: run for run in all_runs(pipeline)}
+        new, old = runs[pipeline.json("metrics/train.json")["mlflow_run_id"]], runs[first]
         names = (str(new.info.run_name), str(old.info.run_name))
         with mlflow_ui(pipeline.folder) as address, chromium() as browser:
             listed = browser.open(runs_page(address, new.info.experiment_id), until=names)
