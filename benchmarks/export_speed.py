@@ -5,13 +5,12 @@
 Networks with random weights, since a call takes as long as with trained ones: the default one for digits (one block in each of
 three stages, width 32, 8×8 pixels), the same for 28×28, and a ResNet-18 of width 64 for 32×32 in colour. The first shows what a
 call costs by itself, the last what computing costs. The medians of calls in turns; ratios beside eager PyTorch, and of int8 beside onnx. Promised on one
-thread: onnx at batch 1 at most 0.4 × eager on the small ResNets; int8 at most 0.4 × onnx where the CPU has VNNI and
-the network is large enough for its products to count.
+thread: onnx at batch 1 at most 0.4 × eager on the small ResNets; int8 at most 0.4 × onnx where the CPU has VNNI,
+which the small ones miss.
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from pathlib import Path
 from statistics import median
@@ -19,7 +18,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from comparing import show
+from comparing import arguments, show
 from darkroom.exporting import timing
 from darkroom.exporting.formats import write_formats
 from darkroom.exporting.measuring import PYTORCH, opened
@@ -66,11 +65,7 @@ def measured(spec: NetworkSpec, rounds: int, threads: int) -> list[list[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few rounds: shows that it runs, no more")
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--threads", type=int, default=1)
-    asked = parser.parse_args()
+    asked = arguments(__doc__, rounds=200, threads=1)
     timing.LONGEST_SECONDS = 60.0  # a stage has to end, a benchmark has time
     rounds = 3 if asked.quick else asked.rounds
     header = [

@@ -7,7 +7,6 @@ Each setting changes one thing of the session that users get; the medians of cal
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from comparing import show
+from comparing import arguments, show
 from darkroom.exporting import timing
 from darkroom.exporting.formats import FORMATS, write_formats
 from darkroom.exporting.parity import Run
@@ -79,11 +78,7 @@ def ratios(path: Path, images: NDArray[np.uint8], rounds: int, threads: int) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few rounds: shows that it runs, no more")
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--threads", type=int, default=1)
-    asked = parser.parse_args()
+    asked = arguments(__doc__, rounds=200, threads=1)
     timing.LONGEST_SECONDS = 60.0  # a stage has to end, a benchmark has time
     onnxruntime.set_default_logger_severity(3)  # it remarks on each entry that is set twice
     columns = {}

@@ -65,12 +65,12 @@ def _bring(draft: Path, name: str, source: str, folder: Path, root: Path) -> dic
         take_from(_scikit_learns_data(), name, published, draft)
         return {"origin": "embedded", "files": published.contents}
     _check_folder(folder, root)
-    if folder == OWN and not is_vacant(folder) and lacks(folder, published):
+    if not is_vacant(folder):
+        if folder != OWN or not lacks(folder, published):
+            say(f"{name}: using the published files in {folder}, by the sha256 of what is in them")
+            take_from(folder, name, published, draft)
+            return {"origin": "data.folder", "files": published.contents}
         say(f"{name}: {folder} holds no file of it, only your own: it is downloaded (data.folder names another folder)")
-    elif not is_vacant(folder):
-        say(f"{name}: using the published files in {folder}, by the sha256 of what is in them")
-        take_from(folder, name, published, draft)
-        return {"origin": "data.folder", "files": published.contents}
     store = root / ".downloads" / name
     download_published(name, published, source, store)
     link(store, published, draft)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from darkroom.door import enter, root, say
-from darkroom.errors import UserError
 from darkroom.params import flatten, read_params
 
 if TYPE_CHECKING:
@@ -67,9 +66,7 @@ def evaluate(packed: PackedSet, saved: SavedModel, *, evaluate: Evaluate, store:
     from darkroom.files import write_json
 
     packed.check_same(saved.data_sha256)
-    test = packed.split("test")
-    if len(test) == 0:
-        raise UserError(f"{packed.folder} has no test picture: set data.test_fraction above 0, or add test pictures")
+    test = packed.test()
     values = flatten({"evaluate": evaluate.model_dump()})
     with store.join("evaluate", values, run_id=saved.run_id, model_sha256=saved.model_sha256) as run:
         ids = image_ids(test.images)
@@ -132,10 +129,11 @@ def _corrupted(
     import numpy as np
 
     from darkroom.evaluation.corruptions import CORRUPTIONS, score_corrupted
+    from darkroom.packed import spread
 
     if not evaluate.corrupted_images:
         return []
-    places = np.unique(np.linspace(0, len(test) - 1, min(evaluate.corrupted_images, len(test))).round().astype(int))
+    places = spread(len(test), evaluate.corrupted_images)
     images, labels = np.array(test.images[places]), test.labels[places]
     found = score_corrupted(
         lambda worse: hits(worse, labels), images, batch_size=evaluate.batch_size, seconds=evaluate.corrupted_seconds

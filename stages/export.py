@@ -77,7 +77,7 @@ def _calibration(packed: PackedSet, export: Export) -> NDArray[np.uint8]:
     """Training pictures spread evenly, N×C×H×W; none where nothing is quantised."""
     import numpy as np
 
-    from darkroom.exporting.parity import spread
+    from darkroom.packed import spread
 
     train = packed.split("train").images
     places = spread(len(train), export.calibration_images if "int8" in export.formats else 0)

@@ -25,6 +25,10 @@ RANK = "RANK"
 """Set by torch's launcher for each of several processes that train together; 0 is the one that speaks."""
 PARTING_SECONDS = 30
 """How long a process whose caller is gone has to save and close what is open: it may wait for one that is gone too."""
+BROUGHT_BACK = (
+    "The stage's earlier outputs are in DVC's cache: `dvc checkout` brings them back, and `git checkout metrics` its numbers "
+    "where they are committed; once this is put right, `dvc repro` brings back both."
+)
 
 
 class Terminated(SystemExit):
@@ -80,12 +84,6 @@ def _left_behind(module: str) -> Path | None:
     place = Path("stages", *module.split("."))
     files = (place.with_suffix(".py"), place / "__init__.py")
     return next((path for path in files if (root() / path).exists()), None)
-
-
-BROUGHT_BACK = (
-    "The stage's earlier outputs are in DVC's cache: `dvc checkout` brings them back, and `git checkout metrics` its numbers "
-    "where they are committed; once this is put right, `dvc repro` brings back both."
-)
 
 
 class Stop:

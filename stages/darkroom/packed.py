@@ -83,6 +83,13 @@ class PackedSet:
         """The split's arrays, mapped read-only. Raises UserError where a file is missing or cut short."""
         return Split(self._map(f"{name}.images.npy"), self._map(f"{name}.labels.npy"))
 
+    def test(self) -> Split:
+        """The test split. Raises UserError where it has no picture."""
+        test = self.split("test")
+        if not len(test):
+            raise UserError(f"{self.folder} has no test picture: set data.test_fraction above 0, or add test pictures")
+        return test
+
     def verify(self, *splits: SplitName) -> None:
         """Raises UserError where a split is not what prepare wrote: DVC restores a damaged cache without a word."""
         for name in splits:
@@ -141,3 +148,8 @@ def open_packed(folder: Path, *verified: SplitName) -> PackedSet:
 
 def write_meta(folder: Path, meta: Meta) -> None:
     write_json(folder / "meta.json", asdict(meta))
+
+
+def spread(total: int, wanted: int) -> NDArray[np.int64]:
+    """`wanted` places among `total`, evenly, the first and the last among them; all where there are no more."""
+    return np.linspace(0, total - 1, min(wanted, total)).round().astype(np.int64)

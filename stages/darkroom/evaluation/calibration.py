@@ -40,7 +40,7 @@ class Calibration:
 
 
 def calibration(predictions: Predictions) -> Calibration:
-    hits = (predictions.predicted == predictions.labels).astype(np.float64)
+    hits = predictions.hits.astype(np.float64)
     confidence = predictions.confidence
     width = np.clip(np.ceil(confidence * BINS).astype(np.int64) - 1, 0, BINS - 1)  # (0, 1/15], (1/15, 2/15] …
     order = np.argsort(confidence, kind="stable")

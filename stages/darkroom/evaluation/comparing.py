@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from darkroom.errors import UserError
 from darkroom.evaluation.scores import confusion_matrix, per_class
 from darkroom.evaluation.uncertainty import Level, resample
+from darkroom.packed import ROWS
 
 MADE_BY = "reports/evaluation/predictions.csv of dvc repro evaluate"
-CHUNK = 1024
-"""pictures in memory at a time"""
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,8 @@ def image_ids(images: NDArray[np.uint8]) -> list[str]:
     """16 hex digits of each picture's sha256: what knows a picture again in another model's table."""
     return [
         hashlib.sha256(picture.tobytes()).hexdigest()[:16]
-        for start in range(0, len(images), CHUNK)
-        for picture in np.asarray(images[start : start + CHUNK])
+        for start in range(0, len(images), ROWS)
+        for picture in np.asarray(images[start : start + ROWS])
     ]
 
 
@@ -103,8 +102,6 @@ def compare(
 
     Intervals by a paired bootstrap: a picture is drawn with what both said of it.
     """
-    from scipy.stats import binomtest
-
     this_right, other_right = this == labels, other == labels
     only_this, only_other = int((this_right & ~other_right).sum()), int((other_right & ~this_right).sum())
     (label, said, other_said), counts = np.unique(np.stack([labels, this, other]), axis=1, return_counts=True)
@@ -114,7 +111,6 @@ def compare(
 
     low, high = level.interval(resample(counts, level, differences))
     accuracy, macro_f1 = _differences(label, said, other_said, counts, num_classes)
-    parted = only_this + only_other
     return Comparison(
         accuracy=float(other_right.mean()),
         difference=accuracy,
@@ -125,8 +121,19 @@ def compare(
         macro_f1_difference_high=float(high[1]),
         only_this_right=only_this,
         only_other_right=only_other,
-        mcnemar_p=float(binomtest(only_this, parted).pvalue) if parted else 1.0,
+        mcnemar_p=mcnemar(only_this, only_other),
     )
+
+
+def mcnemar(only_this: int, only_other: int, *, alternative: str = "two-sided") -> float:
+    """The exact p of McNemar's test, where so many pictures were right by one model alone.
+
+    `alternative`: two-sided, or less: this model is the worse one (https://doi.org/10.1007/BF02295996).
+    """
+    from scipy.stats import binomtest
+
+    parted = only_this + only_other
+    return float(binomtest(only_this, parted, alternative=alternative).pvalue) if parted else 1.0
 
 
 def _differences(

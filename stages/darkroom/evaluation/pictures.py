@@ -99,7 +99,7 @@ def attention_picture(predictions: Predictions, images: NDArray[np.uint8], heat:
     places = predictions.mistakes[: len(heat)]
     grey = images[places].mean(axis=3, keepdims=True)
     shaded = (0.45 * grey + 0.55 * 255 * colormaps["inferno"](heat)[..., :3]).round().astype(np.uint8)
-    return _png(_grid(shaded, [_caption(predictions, i) for i in places]))
+    return _png(grid(shaded, [_caption(predictions, i) for i in places]))
 
 
 def _sheet(
@@ -110,10 +110,11 @@ def _sheet(
     if not num_drawn:
         return _png(_sentence(f"evaluate.mistakes is 0: none of {len(places)} pictures is drawn."))
     places = places[:num_drawn]
-    return _png(_grid(images[places], [_caption(predictions, i) for i in places]))
+    return _png(grid(images[places], [_caption(predictions, i) for i in places]))
 
 
-def _grid(images: NDArray[np.uint8], captions: list[str]) -> Image.Image:
+def grid(images: NDArray[np.uint8], captions: list[str]) -> Image.Image:
+    """`images` (N×H×W×C) in a square, each large enough for its caption."""
     scale = math.ceil(SMALLEST_PICTURE / images.shape[2])
     return contact_sheet(images, captions, columns=math.ceil(math.sqrt(len(images))), scale=scale)
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from darkroom.packed import ROWS
+
 PARTS = 4
-CHUNK = 1024
-"""pictures in memory at a time"""
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ def properties(images: NDArray[np.uint8], sides: NDArray[np.int64] | None) -> di
     `images`: N×H×W×C. `sides`: N, of the pictures as they came.
     """
     brightness, contrast = np.empty(len(images)), np.empty(len(images))
-    for start in range(0, len(images), CHUNK):
-        pixels = np.asarray(images[start : start + CHUNK], dtype=np.float64).reshape(-1, images[0].size) / 255
-        brightness[start : start + CHUNK] = pixels.mean(axis=1)
-        contrast[start : start + CHUNK] = pixels.std(axis=1)
+    for start in range(0, len(images), ROWS):
+        pixels = np.asarray(images[start : start + ROWS], dtype=np.float64).reshape(-1, images[0].size) / 255
+        brightness[start : start + ROWS] = pixels.mean(axis=1)
+        contrast[start : start + ROWS] = pixels.std(axis=1)
     known = {"brightness": brightness, "contrast": contrast}
     return known if sides is None else {**known, "shorter side": sides.astype(np.float64)}
 

@@ -10,11 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from darkroom.evaluation.calibration import Bin
-from darkroom.evaluation.corruptions import Corrupted
 from darkroom.evaluation.predictions import Predictions
 from darkroom.evaluation.scores import Scores
-from darkroom.evaluation.slices import Slice
 from darkroom.evaluation.uncertainty import Intervals
 
 MOST_COLUMNS = 100
@@ -50,8 +47,8 @@ def predictions_table(predictions: Predictions, ids: Sequence[str]) -> str:
     return _csv(["index", "image", "label", "predicted", "confidence", *(f"p({name})" for name in shown)], rows)
 
 
-def rows_table(kind: type[Bin | Slice | Corrupted], rows: Sequence[Bin | Slice | Corrupted]) -> str:
-    """A column a field of `kind`."""
+def rows_table(kind: type[Any], rows: Sequence[Any]) -> str:
+    """A column a field of `kind`, the dataclass that the rows are of."""
     values = ([_number(v) if isinstance(v, float) else v for v in astuple(row)] for row in rows)
     return _csv([field.name for field in fields(kind)], values)
 

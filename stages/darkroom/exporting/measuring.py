@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from darkroom.errors import UserError
 from darkroom.exporting.formats import FORMATS
 from darkroom.exporting.module import run_module
-from darkroom.exporting.parity import BATCH_SIZES, Run, agreement, check_agreement, run_all, spread
+from darkroom.exporting.parity import BATCH_SIZES, Run, agreement, check_agreement, run_all
 from darkroom.exporting.session import usable_cpus
 from darkroom.exporting.source import Source
 from darkroom.exporting.timing import call_seconds, percentile
-from darkroom.packed import PackedSet, Split
+from darkroom.packed import PackedSet, Split, spread
 
 PYTORCH = "pytorch"
 LARGE = 64
@@ -48,9 +48,7 @@ def measure(
 
     Raises UserError where a file that should be exact differs in a logit by more than `tolerance`, and for an empty test split.
     """
-    test = packed.split("test")
-    if len(test) == 0:
-        raise UserError(f"{packed.folder} has no test picture: set data.test_fraction above 0, or add test pictures")
+    test = packed.test()
     places, images = parity_pictures(test, parity_images)
     numbers: Numbers = {name: {} for name in (PYTORCH, *formats)}
     # On one thread first: so the numbers are those of the files, whatever else the machine has to do.

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from darkroom.errors import UserError
+from darkroom.packed import spread
 
 Run = Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], NDArray[np.float32]]]
 """uint8 N×C×H×W to logits and probabilities, each float32 N×K"""
@@ -55,11 +56,6 @@ def agreement(run: Run, images: NDArray[np.uint8], reference: NDArray[np.float32
         batch_size=BATCH_SIZES[size],
         largest_logit=float(np.abs(reference).max()),
     )
-
-
-def spread(total: int, wanted: int) -> NDArray[np.int64]:
-    """`wanted` places among `total`, evenly, the first and the last among them; all where there are no more."""
-    return np.linspace(0, total - 1, min(wanted, total)).round().astype(np.int64)
 
 
 def check_agreement(name: str, found: Agreement, tolerance: float, places: Sequence[int]) -> None:

@@ -6,9 +6,6 @@ that has learned its label by heart.
 
 from __future__ import annotations
 
-import csv
-import io
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,19 +16,18 @@ from numpy.typing import NDArray
 
 from darkroom.errors import UserError
 from darkroom.evaluation.inference import logits_of
+from darkroom.evaluation.pictures import grid
 from darkroom.evaluation.scores import log_softmax
+from darkroom.evaluation.tables import rows_table
 from darkroom.files import write_text, written_whole
 from darkroom.fitting import Plan
 from darkroom.fitting.trained import Trained
 from darkroom.packed import Split
-from darkroom.sheets import contact_sheet
 from darkroom.training import ALONE
 
 BATCH = 512
 DRAWN = 49
 """the worst, on the sheet"""
-PIXELS = 96
-"""a side, that a picture is drawn at"""
 
 
 @dataclass(frozen=True)
@@ -107,19 +103,8 @@ def _judged(plan: Plan, train: Split, learned: NDArray[np.int64], held_out: NDAr
 
 def write(suspects: list[Suspect], images: NDArray[np.uint8], folder: Path) -> None:
     """labels.csv with all, and labels.png with the worst; `images` are the training split's (N×H×W×C)."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["index", "source", "label", "suggested", "label_probability", "suggested_probability"])
-    writer.writerows(
-        [s.index, s.source, s.label, s.suggested, f"{s.label_probability:.6g}", f"{s.suggested_probability:.6g}"]
-        for s in suspects
-    )
-    write_text(folder / "labels.csv", text.getvalue())
+    write_text(folder / "labels.csv", rows_table(Suspect, suspects))
     if drawn := suspects[:DRAWN]:
         captions = [f"is {s.label}\nseems {s.suggested}\n{s.suggested_probability:.1%}" for s in drawn]
-        scale = math.ceil(PIXELS / images.shape[2])
-        sheet = contact_sheet(
-            images[[s.index for s in drawn]], captions, columns=math.ceil(math.sqrt(len(drawn))), scale=scale
-        )
         with written_whole(folder / "labels.png") as path:
-            sheet.save(path, format="PNG")
+            grid(images[[s.index for s in drawn]], captions).save(path, format="PNG")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from darkroom.evaluation.comparing import mcnemar
 from darkroom.params import Promote
 from darkroom.promoting.facts import STAGES, Facts, Scored
 
@@ -109,7 +109,7 @@ def better(facts: Facts, promote: Promote) -> Verdict:
 def not_worse(facts: Facts, promote: Promote) -> Verdict:
     """On the pictures that only one of both gets right: whether the champion gets so many more of them by luck.
 
-    McNemar's exact test, one-sided (https://doi.org/10.1007/BF02295996). It compares two fixed networks, and cannot tell
+    McNemar's exact test, one-sided. It compares two fixed networks, and cannot tell
     what another seed would have given.
     """
     needed = f"p of at least {promote.not_worse:g}" if promote.not_worse else "–"
@@ -119,7 +119,7 @@ def not_worse(facts: Facts, promote: Promote) -> Verdict:
     gained, lost = (
         sum(one and not two for one, two in zip(*pair, strict=True)) for pair in ((own, other), (other, own))
     )
-    p = sum(math.comb(gained + lost, k) for k in range(gained + 1)) / 2 ** (gained + lost)
+    p = mcnemar(gained, lost, alternative="less")
     found = f"p {p:.3g}: {gained} pictures gained, {lost} lost"
     return Verdict("not worse", found, needed, passed=p >= promote.not_worse)
 

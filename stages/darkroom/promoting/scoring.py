@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from darkroom.errors import UserError
 from darkroom.evaluation.calibration import calibration
 from darkroom.evaluation.predictions import Predictions
 from darkroom.evaluation.scores import log_probabilities, scores
@@ -48,8 +47,7 @@ def _scores(predictor: Predictor, packed: PackedSet) -> tuple[dict[str, float], 
 
 def _problem(name: str, predictor: Predictor, packed: PackedSet) -> str:
     about, meta = predictor.description, packed.meta
-    if not len(packed.split("test")):
-        raise UserError(f"{packed.folder} has no test picture: set data.test_fraction above 0, or add test pictures")
+    packed.test()  # there is something to score on
     if len(about.classes) != len(meta.classes):
         return f"{name} knows {len(about.classes)} classes, data/packed has {len(meta.classes)}"
     own, now = ((each.channels, each.image_size) for each in (about, meta))

@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from darkroom.reporting.charts import Chart, line_chart
-from darkroom.reporting.results import Results, Row
+from darkroom.reporting.results import Results
 from darkroom.reporting.summary import summary
 
 FEW_CLASSES = 30
@@ -40,7 +40,7 @@ def render(results: Results, parameters: Mapping[str, Mapping[str, Any]]) -> str
         corruptions=_corruption_chart(results),
         sentences=summary(results, parameters),
         num_mistakes=len(results.mistakes),
-        weakest=_weakest(results.per_class),
+        weakest=results.weakest,
         worst=sorted(results.per_class, key=lambda row: float(row["f1"] or 2))[:LISTED],
         few_classes=FEW_CLASSES,
         most_sheets=MOST_SHEETS,
@@ -82,12 +82,6 @@ def _corruption_chart(results: Results) -> Chart | None:
         lines.setdefault(row["corruption"], [results.test["accuracy"]]).append(float(row["accuracy"]))
     levels = [float(level) for level in range(max(map(len, lines.values())))]
     return line_chart("Accuracy", "level of corruption (0: none)", "share right", levels, lines)
-
-
-def _weakest(per_class: list[Row]) -> Row | None:
-    """The class with the lowest F1, among those that have pictures."""
-    scored = [row for row in per_class if row["f1"]]
-    return min(scored, key=lambda row: float(row["f1"])) if scored else None
 
 
 def percent(share: float | str | None, decimals: int = 2) -> str:

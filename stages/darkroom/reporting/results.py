@@ -62,6 +62,11 @@ class Results:
     """some pictures of each class, in the order of the classes"""
 
     @property
+    def weakest(self) -> Row | None:
+        """The class with the lowest F1, among those that have pictures."""
+        return min((row for row in self.per_class if row["f1"]), key=lambda row: float(row["f1"]), default=None)
+
+    @property
     def formats(self) -> dict[str, dict[str, Any]]:
         """Of metrics/export.json what it says of each file that is there, the fastest at batch 1 first."""
         found = {name: value for name, value in self._files.items() if value.get("kept", True)}

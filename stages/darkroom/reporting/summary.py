@@ -34,10 +34,9 @@ def _accuracy(results: Results, parameters: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _mistakes(results: Results) -> Iterator[str]:
-    scored = [row for row in results.per_class if row["f1"]]
-    if not results.confused or not scored:
+    weakest = results.weakest
+    if not results.confused or weakest is None:
         return
-    weakest = min(scored, key=lambda row: float(row["f1"]))
     actual, predicted, count = results.confused[0]
     yield (
         f"Its weakest class is {weakest['class']} (F1 {float(weakest['f1']):.2%}); its most frequent mistake is to take "
