@@ -13,7 +13,7 @@ BUILD := $(or $(TORCH),$(shell cut -d' ' -f1 $(VENV)/made-for 2>/dev/null),defau
 INSTALLED := $(VENV)/installed-$(shell { echo "$(BUILD) $(CURDIR)"; cat requirements.lock; } | git hash-object --stdin)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test soak overfit lint ui lock generate clean gc repository
+.PHONY: help setup repro test soak overfit lint ui server lock generate clean gc repository
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +47,9 @@ lint: $(INSTALLED) ## check format, style, types and the arrows between rooms
 ui: $(INSTALLED) ## show the recorded runs in the browser (PORT=5000)
 	@$(RUN) python -c "$$RUN_TABLES" $(PORT)
 	@$(RUN) mlflow ui --port $(PORT)
+
+server: $(INSTALLED) ## start a tracking server to try: mlflow with a password, on PostgreSQL and S3
+	@$(RUN) PYTHONPATH=stages python tests/servers.py
 
 lock: $(INSTALLED) ## compile requirements.lock from pyproject.toml, for all platforms
 	@$(RUN) uv pip compile pyproject.toml --group dev --universal --generate-hashes --no-header --no-annotate \

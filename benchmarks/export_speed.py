@@ -3,10 +3,10 @@
     python benchmarks/export_speed.py [--quick] [--rounds 200] [--threads 1]
 
 Networks with random weights, since a call takes as long as with trained ones: the default one for digits (one block in each of
-three stages, width 32, 8×8 pixels), the same for 28×28, and a ResNet-18 of width 64 for 32×32 in colour. The first shows what a
+three stages, width 32, 8×8 pixels), the same for 28×28, once more with width 64, and a ResNet-18 of width 64 for 32×32 in colour. The first shows what a
 call costs by itself, the last what computing costs. The medians of calls in turns; ratios beside eager PyTorch, and of int8 beside onnx. Promised on one
 thread: onnx at batch 1 at most 0.4 × eager on the small ResNets; int8 at most 0.4 × onnx where the CPU has VNNI,
-which the small ones miss.
+which networks of width 32 miss.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ FORMATS = ("onnx", "int8", "torchscript")
 NETWORKS = {
     "digits": NetworkSpec("resnet", 32, (1, 1, 1), 0.0, 1, 8, 10),
     "ResNet 28×28": NetworkSpec("resnet", 32, (1, 1, 1), 0.0, 1, 28, 10),
+    "ResNet 28×28, width 64": NetworkSpec("resnet", 64, (1, 1, 1), 0.0, 1, 28, 10),
     "ResNet-18": NetworkSpec("resnet", 64, (2, 2, 2, 2), 0.0, 3, 32, 10),
 }
 BATCHES = (1, 64)

@@ -4,7 +4,7 @@
 
 Trains a ResNet on Fashion-MNIST (about 5 minutes on 2 cores). Recorded: every step's loss, learning rate and gradient norm,
 every epoch's scores, parameters, data, environment, files and system metrics, into SQLite. In turns; the medians count.
-Promised: at most 2 % of training time.
+Promised: at most 1 % of training time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from download import download
 from prepare import prepare
 from train import train
 
-PERCENT = 2.0
+PERCENT = 1.0
 
 
 class NoStore:
@@ -46,6 +46,9 @@ class NoStore:
 
     def position(self) -> int:
         return 0
+
+    def search(self, _condition: str) -> list[object]:
+        return []
 
     def __getattr__(self, _name: str) -> Callable[..., Self]:
         return lambda *_, **__: self

@@ -69,6 +69,7 @@ def evaluate(packed: PackedSet, saved: SavedModel, *, evaluate: Evaluate, store:
     test = packed.test()
     values = flatten({"evaluate": evaluate.model_dump()})
     with store.join("evaluate", values, run_id=saved.run_id, model_sha256=saved.model_sha256) as run:
+        run.model(saved.model_sha256)
         ids = image_ids(test.images)
         found = _findings(saved, test, ids, packed.shorter_sides("test"), evaluate)
         found.write_plots(out / "plots/evaluation", test.images, evaluate.mistakes)

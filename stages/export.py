@@ -59,6 +59,7 @@ def export(packed: PackedSet, saved: SavedModel, *, export: Export, store: Store
     packed.check_same(saved.data_sha256)
     values = flatten({"export": export.model_dump()})
     with store.join("export", values, run_id=saved.run_id, model_sha256=saved.model_sha256) as run:
+        run.model(saved.model_sha256)
         source = source_of(saved, opset=export.opset, calibration=_calibration(packed, export))
         with written_folder(out / "export") as folder:
             absent = write_formats(folder, source, export.formats)

@@ -131,14 +131,13 @@ def _overfit(plan: Plan) -> dict[str, Any]:
 
 
 def _plan(params: Params) -> tuple[Plan, Store]:
-    from darkroom.fitting import Plan
     from darkroom.packed import open_packed
     from darkroom.tracking import open_store
-    from train import starting_model
+    from train import plan_with
 
     packed = open_packed(Path("data/packed"), "train", "val")
     store = open_store(params.tracking, root())
-    return Plan(packed, params.augment, params.model, params.train, starting_model(params.model, store)), store
+    return plan_with(params, packed=packed, store=store), store
 
 
 def _options() -> argparse.Namespace:

@@ -2,11 +2,11 @@
 """Lists what nothing needs any more, and with --yes removes it: `make gc`, `make gc YES=1`.
 
 Finished checkpoints of trainings that no run and not the workspace's model names, what pruned trials leave, artifacts of
-deleted runs, downloads of sets that data/raw does not hold. Never anything else.
+deleted runs, downloads of sets that data/raw does not hold, folds of old sweeps. Never anything else.
 
 Run by hand: python stages/gc.py [--yes] [--days N]
 
-Reads   .checkpoints, mlruns, .downloads, data/raw, metrics/train.json, the tracking store
+Reads   .checkpoints, mlruns, .downloads, .folds, data/raw, metrics/train.json, the tracking store
 Writes  nothing; with --yes removes what it lists
 Keys    tracking
 """
@@ -66,6 +66,7 @@ def gc(store: Store, *, workspace: Path, days: float = DAYS, remove: bool = Fals
     from darkroom.tracking.leftovers import orphan_artifacts
 
     places = [*_checkpoints(store, workspace, days), *orphan_artifacts(store), *_downloads(store.root, workspace)]
+    places += [(path, f"of a sweep of {days:g} days ago") for path in _folds(store.root, days)]
     found = [Leftover(path, why, _num_bytes(path)) for path, why in places]
     if remove:
         for leftover in found:
@@ -123,6 +124,10 @@ def _downloads(place: Path, workspace: Path) -> Iterator[tuple[Path, str]]:
     for folder in sorted((place / ".downloads").glob("*")):
         if folder.is_dir() and folder.name != used:
             yield folder, "data/raw holds another set" if folder.name != "models" else "fetched from the store"
+
+
+def _folds(place: Path, days: float) -> Iterator[Path]:
+    return (folder for folder in sorted((place / ".folds").glob("*")) if _age_in_days(folder) > days)
 
 
 def _age_in_days(folder: Path) -> float:

@@ -1,8 +1,8 @@
-"""Writes one self-contained HTML page of all results.
+"""Writes one self-contained HTML page of all results, and the model card.
 
 Reads   metrics/data.json, metrics/train.json, metrics/test.json, metrics/export.json, plots/data, plots/training,
         plots/evaluation, reports/evaluation
-Writes  reports/report.html
+Writes  reports/report.html, reports/model_card.md
 Keys    data, augment, model, train, evaluate, export
 """
 
@@ -37,19 +37,22 @@ def main() -> None:
 
 
 def report(results: Results, parameters: Mapping[str, Mapping[str, Any]], *, store: Store, out: Path) -> dict[str, Any]:
-    """Writes the page of `results` and of the `parameters` (by section) below `out`, and adds it to their run.
+    """Writes the page and the card of `results` and of the `parameters` (by section) below `out`, and adds them to their run.
 
     The stages before training open no run: their parameters, numbers and pictures join it here, and dvc.lock with all
     hashes of the pipeline. Gives the page's bytes and the run.
     """
     from darkroom.files import write_text
+    from darkroom.reporting.card import as_markdown
     from darkroom.reporting.page import render
 
-    page = out / "reports/report.html"
+    page, card = out / "reports/report.html", out / "reports/model_card.md"
     ids = {"run_id": results.train["mlflow_run_id"], "model_sha256": results.train["model_sha256"]}
     with store.join("report", flatten({"data": parameters["data"]}), **ids) as run:
         write_text(page, render(results, parameters))
-        run.artifact(page, "report")
+        write_text(card, as_markdown(results, parameters))
+        for path in (page, card):
+            run.artifact(path, "report")
         run.artifact(out / "metrics/data.json", "metrics")
         run.artifacts(out / "plots/data", "plots/data")
         if (out / "dvc.lock").exists():

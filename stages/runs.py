@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from darkroom.tracking.store import Store
 
 
+SHOWN = 5
+"""runs below a run that are named"""
+
+
 def main() -> None:
     options = _options()
     params = read_params()
@@ -59,6 +63,10 @@ def _lines(values: dict[str, Any]) -> Iterator[str]:
         yield f"  version    models:/{version['name']}/{version['version']}{aliases}"
     for heir in values["taken_over_by"]:
         yield f"  goes on in {heir}"
+    if below := values["below"]:
+        yield f"  below it   {', '.join(below[:SHOWN])}" + (
+            f" and {len(below) - SHOWN} more" if len(below) > SHOWN else ""
+        )
     yield f"  again      {values['again'] or 'not known: the run was made outside git, or did not finish'}"
 
 

@@ -16,7 +16,7 @@ from darkroom.errors import UserError
 from darkroom.params import Params, read_params
 
 if TYPE_CHECKING:
-    from darkroom.fitting import Kept, Plan, Trained
+    from darkroom.fitting import Kept, Parts, Plan, Trained
     from darkroom.models import SavedModel
     from darkroom.packed import PackedSet
     from darkroom.params import Augment, Model, Train
@@ -51,17 +51,9 @@ def _lead(params: Params, world: World) -> None:
 
     packed = open_packed(Path("data/packed"), "train", "val")
     store = open_store(params.tracking, root())
-    numbers = train(
-        packed,
-        augment=params.augment,
-        model=params.model,
-        train=params.train,
-        store=store,
-        out=Path(),
-        checkpoints=root() / ".checkpoints",
-        init=starting_model(params.model, store),
-        show_progress=True,
-        world=world,
+    checkpoints = root() / ".checkpoints"
+    numbers = train_with(
+        params, packed=packed, store=store, out=Path(), checkpoints=checkpoints, show_progress=True, world=world
     )
     say(
         f"validation: accuracy {numbers['val_accuracy']:.4f}, loss {numbers['val_loss']:.4f} after "
@@ -95,6 +87,7 @@ def train(
     parent: str | None = None,
     name: str | None = None,
     on_epoch: Callable[[EpochRecord], None] = lambda _: None,
+    parts: Parts | None = None,
     show_progress: bool = False,
     world: World | None = None,
 ) -> dict[str, Any]:
@@ -102,18 +95,21 @@ def train(
 
     Checkpoints lie in `checkpoints`/<fingerprint>: an interrupted training of the same fingerprint is gone on with in
     its own run, a finished one is used as it is, in a new run that carries its series. `init` holds the weights to
-    start from; `parent` and `name` are the run's. `on_epoch` sees every epoch; what it raises ends training and run.
+    start from; `parent` and `name` are the run's. `on_epoch` sees every epoch, `parts` looks within
+    them; what they raise ends training and run.
     `world` is that of several processes, of which this one leads.
     Raises UserError where device, network and pictures do not fit, and where the loss diverges.
     """
     from darkroom.files import lock
-    from darkroom.fitting import Plan, find_kept, make_room
+    from darkroom.fitting import Parts, Plan, find_kept, make_room
+    from darkroom.tracking.fetching import fetch_training
     from darkroom.training import ALONE
 
     plan = Plan(packed, augment, model, train, init)
     digest = plan.fingerprint()
     folder = checkpoints / digest
     with lock(folder / "lock", waiting=lambda holder: say(f"{holder} trains exactly this: waiting for it")):
+        threads = None if parent else fetch_training(store, digest, folder)
         kept = find_kept(folder, plan)
         resume = kept.stored["run_id"] if kept.stored else None
         with store.start("train", plan.values(), resume=resume, parent=parent, name=name) as run:
@@ -125,9 +121,27 @@ def train(
                 trained = kept.done
                 _tell_reuse(trained, run, on_epoch)
             else:
-                trained = _fit(plan, kept, run, store.tracking.log_every, on_epoch, show_progress, world or ALONE)
+                every = store.tracking.log_every
+                trained = _fit(
+                    plan, kept, run, every, on_epoch, parts or Parts(), show_progress, world or ALONE, threads
+                )
             make_room(checkpoints, train.finished_gb, folder)
             return _write(trained, plan, run, out, digest)
+
+
+def train_with(params: Params, *, packed: PackedSet, store: Store, **options: Any) -> dict[str, Any]:
+    """`train` by all of `params`: the stage itself, a sweep's trial, the same settings with another seed."""
+    init = starting_model(params.model, store)
+    return train(
+        packed, augment=params.augment, model=params.model, train=params.train, store=store, init=init, **options
+    )
+
+
+def plan_with(params: Params, *, packed: PackedSet, store: Store) -> Plan:
+    """The training that `train_with` would do."""
+    from darkroom.fitting import Plan
+
+    return Plan(packed, params.augment, params.model, params.train, starting_model(params.model, store))
 
 
 def starting_model(model: Model, store: Store) -> SavedModel | None:
@@ -169,14 +183,17 @@ def _fit(
     run: StageRun,
     log_every: int,
     on_epoch: Callable[[EpochRecord], None],
+    parts: Parts,
     show_progress: bool,
     world: World,
+    recorded: int | None,
 ) -> Trained:
     from darkroom.fitting import Debugging, Fitting
     from darkroom.training import Diverged
 
-    own = plan.train.threads
-    threads = kept.stored["threads"] if kept.stored and own == "auto" and world.size == 1 else own
+    threads = plan.train.threads
+    if threads == "auto" and world.size == 1:
+        threads = kept.stored["threads"] if kept.stored else recorded or "auto"
     world.share({"done": False, "threads": threads, "stored": kept.stored})
     fitting = Fitting(
         kept.checkpoints,
@@ -185,6 +202,7 @@ def _fit(
         plan.train.checkpoint_every,
         log_every,
         on_epoch,
+        parts,
         show_progress,
         Debugging(tuple(plan.train.debug), run.artifact),
         goes_on=plan.open_ended,
@@ -213,6 +231,7 @@ def _write(trained: Trained, plan: Plan, run: StageRun, out: Path, digest: str) 
             **{f"darkroom.{key}": str(value) for key, value in saved.made_with.items()},
         }
     )
+    run.model(saved.model_sha256)
     run.reproduced_by(plan.settled(trained.outcome))
     shown = {key: value for key, value in numbers.items() if isinstance(value, int | float)}
     shown.pop("best_val_accuracy")  # stands at its step alone

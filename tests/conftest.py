@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from darkroom.params import Params, check_params, parse_yaml
 from pipelines import REPOSITORY, SMALL, Pipeline, clone
 
+if TYPE_CHECKING:
+    from darkroom.tracking.store import Store
+
 # A person's own settings must not change what the tests see, nor where they write.
-for _name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_ID", "DVC_ROOT", "DVC_STAGE", "DVC_EXP_NAME",
+for _name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_ID", "OPTUNA_STORAGE", "DVC_ROOT", "DVC_STAGE", "DVC_EXP_NAME",
               "DARKROOM_FRESH", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "PYTHON", "TORCH"):  # fmt: skip
     os.environ.pop(_name, None)
 os.environ |= {
@@ -36,6 +39,14 @@ def params_values() -> dict[str, Any]:
 @pytest.fixture
 def params(params_values: dict[str, Any]) -> Params:
     return check_params(params_values)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """A project's store with nothing in it."""
+    from stores import store_at  # only here: mlflow takes two seconds
+
+    return store_at(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -99,6 +99,9 @@ class StoreSpy:
     def __exit__(self, *_error: object) -> None:
         pass
 
+    def model(self, model_sha256: str) -> None:
+        assert model_sha256 == self.joined["model_sha256"]
+
     def metrics(self, numbers: Mapping[str, float], step: int | None = None) -> None:
         self.numbers |= numbers
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -94,8 +95,9 @@ def test_metrics_hold_each_formats_numbers(done: Any, saved: SavedModel) -> None
     assert json.loads((folder.parent / "metrics/export.json").read_text()) == numbers
     for name, file in FILES.items():
         own = {"accuracy_drop", "kept"} if name == "int8" else set()
-        assert numbers[name].keys() == {"max_difference", "same_classes", "accuracy", "bytes"} | TIMED | own
+        assert numbers[name].keys() == {"max_difference", "same_classes", "accuracy", "bytes", "sha256"} | TIMED | own
         assert numbers[name]["bytes"] == (folder / file).stat().st_size
+        assert numbers[name]["sha256"] == hashlib.sha256((folder / file).read_bytes()).hexdigest()
         assert numbers[name]["latency_ms_batch_1_p99"] >= numbers[name]["latency_ms_batch_1"] > 0
         each = 64_000 / numbers[name]["latency_ms_batch_64"]
         assert numbers[name]["images_per_s_batch_64"] == pytest.approx(each, rel=0.01)

@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy.stats import binomtest
 
 from darkroom.packed import Meta
 from darkroom.params import Promote
 from darkroom.promoting.facts import STAGES, Facts, Scored, StageRecord
-from darkroom.promoting.gates import GATES, Verdict, gain, judge, table
+from darkroom.promoting.gates import GATES, gain, judge
+from darkroom.promoting.seeds import Answers
+from darkroom.promoting.verdicts import Verdict, table
 
 CLASSES = ["cat", "dog", "emu"]
 META = Meta("own", CLASSES, 8, 1, "crop", [0.5], [0.5], {}, "d" * 64, {})
@@ -34,6 +38,7 @@ FACTS = Facts(
 def gate(**values: Any) -> Promote:
     off = {
         "not_worse": 0.05,
+        "better": 0.0,
         "max_class_drop": 1.0,
         "max_ece": 1.0,
         "max_latency_ms": 0.0,
@@ -134,17 +139,23 @@ def test_a_champion_that_cannot_be_compared_is_not_beaten():
 def test_the_table_shows_every_gate():
     lines = table(judge(FACTS, gate(minimum=0.95))).splitlines()
     assert len(lines) == 1 + len(GATES)
-    assert [line.split()[0] for line in lines[1:]] == ["ok"] * 6 + ["NO"] + ["ok"] * 7
+    assert [line.split()[0] for line in lines[1:]] == ["ok"] * 6 + ["NO"] + ["ok"] * 8
     assert "+0.1000 over version 1 (0.8000)" in lines[8]
 
 
 def answers(own: str, other: str, labels: str) -> Facts:
     """Facts of a candidate and a champion that said these classes of the pictures, a digit each."""
-    digits = [tuple(map(int, text)) for text in (own, other, labels)]
+    digits = [list(map(int, text)) for text in (own, other, labels)]
+    labels = np.array(digits[2])
+    said, before = (network(np.array(each), labels) for each in digits[:2])
     return replace(
-        FACTS, candidate=replace(FACTS.candidate, predicted=digits[0]), labels=digits[2],
-        champion=replace(FACTS.champion or scored(), predicted=digits[1]),
+        FACTS, candidate=replace(FACTS.candidate, answers=said), labels=labels,
+        champion=replace(FACTS.champion or scored(), answers=before),
     )  # fmt: skip
+
+
+def network(predicted: NDArray[np.int64], labels: NDArray[np.int64]) -> Answers:
+    return Answers(predicted, {"accuracy": (predicted == labels).astype(np.float64)})
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,6 @@ import time
 from pathlib import Path
 from types import ModuleType
 
-import pytest
-
 from darkroom.files import lock
 from darkroom.tracking.store import Store
 from stores import store_at
@@ -61,11 +59,6 @@ def everything(root: Path) -> set[str]:
         for path in root.rglob("*")
         if path.suffix not in (".db", ".lock", ".holder", ".db-journal")
     }
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return store_at(tmp_path)
 
 
 def test_a_new_project_has_nothing_to_remove(store: Store):

@@ -63,6 +63,7 @@ def test_staged_networks_take_any_list_of_blocks_and_halve_the_maps_at_each_stag
 @pytest.mark.parametrize("name", ["mlp", "simple_cnn", "vgg", "resnet"])
 @pytest.mark.parametrize("width", [3, 16, 20])
 def test_gradients_are_those_of_plain_kernels(name: str, width: int) -> None:
+    torch.manual_seed(0)
     chosen = network_spec(name, width=width, blocks="auto", dropout=0.0, channels=1, image_size=16, num_classes=5)
     network = build_network(chosen).to(memory_format=torch.channels_last)
     images = torch.rand(8, 1, 16, 16).to(memory_format=torch.channels_last)

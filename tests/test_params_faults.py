@@ -62,7 +62,10 @@ from pipelines import REPOSITORY
         ("export.calibration_images", "0", "0 is too small (at least 1)"),
         ("export.calibration_images", "0.5", "0.5 is not a whole number"),
         ("tracking.uri", "./mlruns", "'./mlruns' is no tracking address (http://…, https://…, sqlite:////absolute/path.db, postgresql://…; empty: mlflow.db)"),
-        ("promote.name", "a/b", r"'a/b' is not a name without / and :"),
+        *((
+            "promote.name", f'"{name}"',
+            f"{name!r} is not a name of at most 80 letters, digits, _ . - and spaces, with a letter, digit or _ at both ends",
+        ) for name in ("a/b", "a:b", "a@b", "a'b", "a#b", "a?b", "a%20b", "", " ", " a", "a ", ".", "..", "x" * 81)),
     ],
 )  # fmt: skip
 def test_a_fault_names_key_value_and_what_is_allowed(key: str, value: str, problem: str):
@@ -95,6 +98,9 @@ CROSS_CHECKS = [
     ({"export.formats": ["onnx", "onnx"]}, "export.formats: ['onnx', 'onnx'] names a format twice"),
     ({"sweep.storage": "optuna.db"},
      "sweep.storage: 'optuna.db' is no storage URL (sqlite:////absolute/path.db, postgresql://…; empty: optuna.db)"),
+    ({"sweep.slurm": {"output": "here.log"}}, "sweep.slurm: output is set by the sweep itself"),
+    ({"sweep.slurm": {"-p": "gpu"}},
+     "sweep.slurm: '-p' is no long option of sbatch (such as time, partition, cpus-per-task, mem)"),
 ]  # fmt: skip
 
 
@@ -158,7 +164,7 @@ def test_an_unknown_key_may_live_in_another_section_or_nowhere():
     assert faults("lr: 3\n" + TEXT)[1] == "lr: unknown key; did you mean train.lr?"
     assert (
         faults(added("promote", "xyzzy"))[1]
-        == "promote.xyzzy: unknown key (known: name, metric, minimum, min_gain, not_worse, max_class_drop, max_ece, max_latency_ms, max_mb, committed)"
+        == "promote.xyzzy: unknown key (known: name, metric, minimum, min_gain, not_worse, better, max_class_drop, max_ece, max_latency_ms, max_mb, committed)"
     )
     assert faults(added("train", "3"))[1] == "train.3: 3 is not a name in letters"
 

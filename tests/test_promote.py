@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import BAD_REQUEST
 
 from champions import CLASSES, candidate, packed_set, sha_of
 from darkroom.errors import UserError
 from darkroom.packed import PackedSet
 from darkroom.params import Promote, read_params
 from darkroom.promoting.candidate import Candidate, of_run
-from darkroom.tracking.registry import CHAMPION, PREVIOUS, Registry
+from darkroom.tracking import machine
+from darkroom.tracking.registry import Registry
 from darkroom.tracking.store import Store
+from darkroom.tracking.versions import CHAMPION, PREVIOUS
 from pipelines import REPOSITORY, Pipeline, all_runs
 from promote import _rollback, promote
 from stores import files, read, store_at, tags
@@ -26,11 +34,6 @@ from stores import files, read, store_at, tags
 def gate(**values: Any) -> Promote:
     chosen = {"name": "darkroom", "metric": "accuracy", "minimum": 0.5, "min_gain": 0.0}
     return read_params(REPOSITORY / "params.yaml").promote.model_copy(update=chosen | values)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return store_at(tmp_path)
 
 
 @pytest.fixture
@@ -224,9 +227,19 @@ def test_a_promotion_that_is_killed_after_the_alias_moved_is_completed(
         promote(packed, asked, promote=gate(), store=store)
     assert moved == ["champion"]
     assert holders(registry) == ("2", None)
-    assert registry.tidy() == []
+    before = registry.decisions()
+    assert [json.loads(text)["result"] for text in before] == [f"promoted as darkroom version {n}" for n in (1, 2)]
+    assert registry.tidy() == ["an interrupted decision was recorded: promoted as darkroom version 2"]
     assert holders(registry) == ("2", "1")
     assert registry.versions()[0].tags["darkroom.state"] == "complete"
+    assert registry.decisions() == before
+    assert registry.tidy() == []
+    [kept] = [
+        read(store, asked.run_ids["train"], name)
+        for name in files(store, asked.run_ids["train"])
+        if "promotion/" in name
+    ]
+    assert json.loads(kept)["gates"], "whole, as the killed call would have written it"
 
 
 def test_two_at_once_take_turns(store: Store, packed: PackedSet, registry: Registry, tmp_path: Path):
@@ -261,6 +274,105 @@ def test_two_at_once_take_turns(store: Store, packed: PackedSet, registry: Regis
         thread.join(30)
     assert [str(error) for error in errors] == ["not promoted, because of gain, not worse: the champion stays as it is"]
     assert holders(registry) == ("1", None)
+
+
+def test_a_promotion_elsewhere_between_judging_and_crowning_is_not_overwritten(
+    store: Store, packed: PackedSet, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Two machines on one server: no lock holds one back while the other promotes."""
+    elsewhere = store_at(tmp_path / "elsewhere", uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+    worse = candidate(store, tmp_path / "worse", right=80)
+    better = candidate(elsewhere, tmp_path / "better", right=90)
+    register, this_process = Registry.register, machine.this_process
+
+    def promote_better(self: Registry, *args: Any) -> ModelVersion:
+        monkeypatch.setattr(machine, "this_process", lambda: {**this_process(), machine.HOST: "worse's"})
+        version = register(self, *args)
+        monkeypatch.setattr(machine, "this_process", this_process)
+        monkeypatch.setattr(Registry, "register", register)
+        promote(packed, better, promote=gate(), store=elsewhere)
+        assert [str(each.version) for each in registry.versions()] == ["2", "1"], "what is at work is not tidied away"
+        return version
+
+    monkeypatch.setattr(Registry, "register", promote_better)
+    with pytest.raises(UserError, match="version 1 is not champion: version 2 became champion of darkroom meanwhile"):
+        promote(packed, worse, promote=gate(), store=store)
+    assert holders(registry) == ("2", None)
+    assert [str(version.version) for version in registry.versions()] == ["2"]
+    assert len(store.client.search_logged_models([store.experiment_id])) == 1
+    overtaken = "not champion: version 1, because version 2 became champion of darkroom meanwhile, from another place"
+    results = [json.loads(text)["result"] for text in registry.decisions()]
+    assert results == ["promoted as darkroom version 2", overtaken]
+    assert tags(store, worse.run_ids["train"])["promotion"] == overtaken
+
+
+def test_an_alias_that_another_machine_moves_at_the_same_moment_is_read_again(
+    store: Store, packed: PackedSet, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    promote(packed, candidate(store, tmp_path / "one", right=80), promote=gate(), store=store)
+    move = type(store.client).set_registered_model_alias
+
+    def and_back(self: Any, name: str, alias: str, version: str) -> None:
+        move(self, name, alias, version)
+        move(self, name, alias, "1")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(store.client), "set_registered_model_alias", and_back)
+        with pytest.raises(UserError, match="version 2 is not champion: version 1 became champion"):
+            promote(packed, candidate(store, tmp_path / "two", right=90), promote=gate(), store=store)
+    assert holders(registry) == ("1", None)
+    assert json.loads(registry.decisions()[-1])["result"].startswith("not champion: version 2, because version 1")
+    assert {version.tags["darkroom.state"] for version in registry.versions()} == {"complete"}
+
+
+def test_of_two_first_champions_at_the_same_moment_the_database_takes_one(
+    store: Store, packed: PackedSet, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """PostgreSQL refuses the second as a duplicate key."""
+    asked = [candidate(store, tmp_path / str(right), right=right) for right in (80, 90)]
+    move = type(store.client).set_registered_model_alias
+
+    def second(self: Any, name: str, alias: str, version: str) -> None:
+        monkeypatch.setattr(type(store.client), "set_registered_model_alias", move)
+        monkeypatch.setattr(machine, "may_work", lambda *_: True)  # the first one is at work, elsewhere
+        promote(packed, asked[1], promote=gate(), store=store_at(tmp_path / "b", uri=store.address.uri))
+        raise MlflowException("duplicate key value violates unique constraint", error_code=BAD_REQUEST)
+
+    monkeypatch.setattr(type(store.client), "set_registered_model_alias", second)
+    with pytest.raises(UserError, match="version 1 is not champion: version 2 became champion"):
+        promote(packed, asked[0], promote=gate(), store=store)
+    assert holders(registry) == ("2", None)
+    assert [str(version.version) for version in registry.versions()] == ["2"]
+
+
+def test_an_alias_that_cannot_be_moved_is_no_race(
+    store: Store, packed: PackedSet, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_args: Any) -> None:
+        raise MlflowException("the disk is full")
+
+    monkeypatch.setattr(type(store.client), "set_registered_model_alias", refuse)
+    with pytest.raises(MlflowException, match="^the disk is full$"):
+        promote(packed, candidate(store, tmp_path / "one", right=80), promote=gate(), store=store)
+    assert registry.decisions() == []
+
+
+@pytest.mark.parametrize(
+    ("host", "process", "hours", "works"),
+    [
+        ("here", "own", 0, False), ("here", "running", 9, True), ("here", "gone", 0, False),
+        ("elsewhere", "running", 0.9, True), ("elsewhere", "running", 1.1, False), ("", "", 0, False),
+    ],
+)  # fmt: skip
+def test_who_may_still_be_promoting(host: str, process: str, hours: float, works: bool):
+    pids = {"own": os.getpid(), "running": os.getppid(), "gone": 2**22 + 1}
+    described: dict[str, str] = {}
+    if host:
+        pid = pids[process]
+        started = psutil.Process(pid).create_time() if psutil.pid_exists(pid) else 0
+        described = {machine.HOST: machine.host() if host == "here" else host,
+                     machine.PID: str(pid), machine.STARTED: str(started)}  # fmt: skip
+    assert machine.may_work(described, int((time.time() - hours * 3600) * 1000)) is works
 
 
 def test_wrong_usage_ends_with_2():

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from darkroom.packed import open_packed
+from darkroom.promoting.candidate import of_workspace
 from darkroom.serving.predictor import Predictor
 from pipelines import Pipeline
 from stores import store_at
@@ -117,7 +118,47 @@ def test_its_file_is_the_exported_one(promoted: Pipeline):
     beside = copy.parent
     assert (beside / "checkpoint/model.pt").read_bytes() == (promoted.folder / "models/model.pt").read_bytes()
     assert (beside / "torchscript/model.ts").read_bytes() == (promoted.folder / "export/model.ts").read_bytes()
+    for name in ("report.html", "model_card.md"):
+        assert (beside / "report" / name).read_bytes() == (promoted.folder / "reports" / name).read_bytes()
     assert not list(beside.glob("*.data"))
+    version = store_at(promoted.folder).client.get_model_version("darkroom", "1")
+    assert version.description == (promoted.folder / "reports/model_card.md").read_text()
+
+
+def test_a_report_of_another_model_does_not_go_with_it(promoted: Pipeline):
+    card = promoted.folder / "reports/model_card.md"
+    kept = card.read_text()
+    assert set(of_workspace(promoted.folder).documents) == {"report", "card"}
+    card.chmod(0o644)
+    card.write_text(kept.replace(promoted.json("metrics/train.json")["model_sha256"], "0" * 64))
+    try:
+        assert of_workspace(promoted.folder).documents == {}
+    finally:
+        card.write_text(kept)
+
+
+def edited(file: Path) -> bytes:
+    """Changes a byte of the file; gives what it was."""
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    return content
+
+
+def test_an_edited_file_is_refused_in_a_line(promoted: Pipeline):
+    version = store_at(promoted.folder).client.get_model_version_by_alias("darkroom", "champion")
+    copy = promoted.folder / "mlruns/models" / version.source.removeprefix("models:/") / "artifacts/model.onnx"
+    export = promoted.folder / "export/model.onnx"
+    promote, predict = ("python", "stages/promote.py"), ("python", "stages/predict.py", "plots/data")
+    for file, command, said in (
+        (export, promote, "export/model.onnx was changed after its export (sha256 "),
+        (copy, promote, "not promoted, because of gain"),
+        (copy, (*predict, "--model", "models:/darkroom@champion"), "is not the one that was promoted"),
+    ):
+        whole = edited(file)
+        error = promoted.run(*command, code=1).stderr
+        file.write_bytes(whole)
+        assert said in error
+        assert "Traceback" not in error
 
 
 @contextmanager

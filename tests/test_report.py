@@ -29,9 +29,10 @@ from darkroom.evaluation.slices import properties, slices
 from darkroom.evaluation.uncertainty import Level, intervals
 from darkroom.files import write_bytes, write_json, write_text
 from darkroom.params import Params
+from darkroom.reporting.card import as_markdown
 from darkroom.reporting.charts import line_chart, ticks
-from darkroom.reporting.page import duration, number, percent, size
 from darkroom.reporting.results import PICTURES, read_results
+from darkroom.reporting.wording import duration, number, percent, size
 from darkroom.tracking.store import Store
 from digits import StoreSpy
 from report import KEYS, report
@@ -156,7 +157,7 @@ def test_the_page_says_the_numbers(folder: Path, params: Params) -> None:
     assert 'formats ["onnx", "torchscript", "torch_export", "int8"]' in text
     for value in (MODEL, DATA, RUN):
         assert value in text
-    assert spy.files[:3] == ["report/report.html", "metrics/data.json", "plots/data/000.png"]
+    assert spy.files[:4] == ["report/report.html", "report/model_card.md", "metrics/data.json", "plots/data/000.png"]
     values = {f"data.{key}": value for key, value in params.data.model_dump().items()}
     assert spy.joined == {"stage": "report", "values": values, "run_id": RUN, "model_sha256": MODEL}
 
@@ -220,6 +221,24 @@ def test_it_says_in_sentences_what_the_numbers_are_worth(folder: Path, params: P
     assert "Speed on 2 threads, measured in turns" in text
 
 
+def test_the_card_is_a_file_that_names_its_model(folder: Path, params: Params) -> None:
+    write_page(folder, params)
+    text = (folder / "reports/model_card.md").read_text(encoding="utf-8")
+    lines = text.splitlines()
+    assert lines[0] == "# resnet on digits"
+    assert lines[2].startswith("The model is right about 195 of 200 test pictures")
+    assert f"- **weights**: sha256 {MODEL}" in lines
+    assert f"- **run**: {RUN}" in lines
+    assert "- **chosen by**: validation pictures (40), never by the test" in lines
+
+
+def test_class_names_are_no_markdown(tmp_path: Path, params: Params) -> None:
+    names = ["*a*", "<b>", "_c_|", *CLASSES[3:]]
+    folder = write_project(tmp_path, classes=names)
+    card = as_markdown(read_results(folder), params.model_dump())
+    assert not re.search(r"(?<!\\)[<|]|(?<![\\*])\*(?!\*)", card.replace("- **", "").replace("**:", ""))
+
+
 def test_without_mistakes(tmp_path: Path, params: Params) -> None:
     text = Page(write_page(write_project(tmp_path, wrong=0), params)[0]).text
     assert "right about 200 of 200" in text
@@ -231,8 +250,20 @@ def test_many_classes_are_folded(tmp_path: Path, params: Params) -> None:
     text = Page(html).text
     assert "The 10 weakest of 120" in text
     assert "All 120 classes" in text
-    assert "Some pictures of the first 24 classes" in text
-    assert len(Page(html).addresses) == len(PICTURES) + 24
+    assert "Some pictures of each class" in text
+    assert len(Page(html).addresses) == len(PICTURES) + 120
+
+
+def test_sheets_of_a_thousand_classes_do_not_make_the_page_heavy(folder: Path, params: Params) -> None:
+    sheet = BytesIO()
+    Image.effect_noise((600, 600), 90).save(sheet, "PNG")
+    for first in range(0, 1000, 50):
+        write_bytes(folder / f"plots/data/{first:04}-{first + 49:04}.png", sheet.getvalue())
+    whole, _ = write_page(folder, params)
+    assert len(whole) < 2_500_000
+    assert "Some pictures of the first classes (plots/data has the sheets of all)" in whole
+    assert 'alt="Pictures of 0000-0049"' in whole
+    assert "Pictures of 0950-0999" not in whole
 
 
 def test_numbers_that_are_not_finite(folder: Path, params: Params) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from darkroom.errors import UserError
-from pipelines import Pipeline, all_runs
+from pipelines import Pipeline, all_runs, changed
 from runs import runs
 from stores import store_at, tags
 
@@ -38,8 +38,17 @@ def test_the_story_goes_from_the_pictures_to_the_files(pipeline: Pipeline) -> No
     assert f"again      {values['again']}" in text
 
 
-def test_the_command_makes_the_same_weights_in_a_fresh_clone_elsewhere(pipeline: Pipeline, tmp_path: Path) -> None:
-    command = told(pipeline, pipeline.json("metrics/train.json")["mlflow_run_id"])["again"]
+def test_a_versions_command_makes_the_same_weights_in_a_fresh_clone_elsewhere(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    with changed(pipeline, promote__name="story", promote__minimum=0.0):
+        pipeline.run("python", "stages/promote.py")
+    version = told(pipeline, "models:/story@champion")
+    assert {"name": "story", "version": "1", "aliases": ["champion"]} in version["versions"], (
+        "others may promote it too"
+    )
+    assert version["model_sha256"] == pipeline.json("metrics/train.json")["model_sha256"]
+    command = version["again"]
     other = Pipeline(tmp_path / "elsewhere")
     subprocess.run(["git", "clone", "--quiet", pipeline.folder, other.folder], check=True)
     other.run("bash", "-c", f"{command} train")
@@ -60,6 +69,7 @@ def test_sweeps_continuations_and_reuse_are_followed_both_ways(tmp_path: Path) -
     with store.start("train", {"train.lr": 0.1}, name="chosen", tags={"darkroom.reuses": trial.run_id}) as chosen:
         pass
     assert runs(trial.run_id, store=store)["sweep"] == f"{parent.run_id} (sweep)"
+    assert runs("sweep", store=store)["below"] == [f"{trial.run_id} (trial 3)"]
     assert runs(trial.run_id, store=store)["taken_over_by"] == [f"{chosen.run_id} (chosen)"]
     story = runs("chosen", store=store)
     assert story["trained_in"] == f"{trial.run_id} (trial 3)"

@@ -20,6 +20,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from pipelines import REPOSITORY
+from servers import postgres_programs
+from slurms import missing_packages
 
 LOCK = (REPOSITORY / "requirements.lock").read_text()
 GPU_ONLY = re.compile(r"^(torch|torchvision|triton|nvidia-\S*?|cuda-\S*?)==", re.MULTILINE)
@@ -315,6 +317,10 @@ def test_ci_fetches_what_shows_real_pictures_and_pages():
     script = (REPOSITORY / ".ci" / "run").read_text()
     assert "dataset-fashion-mnist" in script
     assert "chromium" in script
+    assert "postgresql" in script
+    assert {"slurmctld", "slurmd", "slurm-client", "munge"} <= set(re.findall(r"missing\+=\(([\w-]+)\)", script))
     if os.environ.get("CI"):
         assert Path("/usr/share/datasets/fashion-mnist").is_dir()
         assert shutil.which("chromium")
+        assert postgres_programs().is_dir()
+        assert missing_packages() == []

@@ -224,6 +224,37 @@ def test_a_store_that_stays_away_ends_the_run_in_bounded_time_and_names_the_spoo
 
 
 @pytest.mark.usefixtures("quick")
+def test_a_store_that_is_back_at_the_end_gets_what_the_thread_gave_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """MLflow waits up to two minutes between two tries, longer than closing waits for the thread."""
+    monkeypatch.setattr(series_module, "CLOSE_SECONDS", 0.1)
+    store = store_at(tmp_path)
+    with store.start("train", {}) as run:
+        series = run.series(tmp_path / "spool.jsonl")
+        series._client = Client(store.client, failures=1, seconds=0.5)
+        for step in range(50):
+            series.add(step, {"train_loss": float(step)})
+    assert points(store, run.run_id, "train_loss") == [(step, float(step)) for step in range(50)]
+    assert status(store, run.run_id) == "FINISHED"
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_stage_whose_points_do_not_arrive_fails_and_its_next_try_sends_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(series_module, "CLOSE_SECONDS", 0.1)
+    store = store_at(tmp_path)
+    with pytest.raises(UserError, match="^the end of run .* is not in the store"), store.start("train", {}) as run:
+        series = run.series(tmp_path / "spool.jsonl")
+        series._client = Client(store.client, failures=10**9)
+        series.add(1, {"train_loss": 1.0})
+    assert status(store, run.run_id) == "RUNNING"
+    with store.start("train", {}, resume=run.run_id) as again:
+        again.series(tmp_path / "spool.jsonl")
+    assert points(store, run.run_id, "train_loss") == [(1, 1.0)]
+    assert status(store, run.run_id) == "FINISHED"
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_slow_store_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     store = store_at(tmp_path)
     with store.start("train", {}) as run:

@@ -74,6 +74,7 @@ def wanted(params: Params, **changes: Any) -> Params:
         "train.warmup_epochs": 0.0,
         "tracking.system_metrics": False,
         "sweep.space": {"train.lr": LR},
+        "sweep.confirm": {"top": 0, "seeds": 2},
     }
     return with_values(params, fixed | {f"sweep.{name}": value for name, value in changes.items()})
 
@@ -176,7 +177,7 @@ def test_trials_that_fail_or_diverge_are_failed_and_the_rest_run(
     assert {lr: state_of(run) for lr, run in runs.items()} == {
         "0.1": ("FINISHED", "complete"), "0.6": ("FAILED", "failed"), "0.9": ("FAILED", "failed")
     }  # fmt: skip
-    assert "nan after epoch 1" in runs["0.6"].data.tags["darkroom.error"]
+    assert "nan at report 1" in runs["0.6"].data.tags["darkroom.error"]
     assert runs["0.9"].data.tags["darkroom.error"] == "RuntimeError: out of paper"
     errors = sorted(trial.user_attrs["error"] for trial in trials_of(place) if "error" in trial.user_attrs)
     assert [error.split(":")[0] for error in errors] == ["RuntimeError", "diverged"]
@@ -194,7 +195,7 @@ class Deaf:
 def test_a_point_that_params_yaml_does_not_allow_has_its_failed_run(params: Params, place: Path, packed: PackedSet):
     store = store_at(place)
     opener = TrialOpener(Made(place), wanted(params), packed.folder, place, "0" * 32, store.lineage)
-    task = Task(3, train_values(params) | {"train.epochs": 4, "train.warmup_epochs": 9.0}, None)
+    task = Task(3, train_values(params) | {"train.epochs": 4, "train.warmup_epochs": 9.0}, None, 3, again=False)
     with pytest.raises(UserError, match=r"train.warmup_epochs: 9.0 is longer than train.epochs: 4"):
         Trainer(opener, packed, store)(task, line := Deaf())
     run = store.client.get_run(line.run_id)
@@ -359,9 +360,10 @@ def test_applying_a_finished_study_writes_the_winner_and_what_was_fixed(params: 
     shutil.copy(REPOSITORY / "params.yaml", place)
     given = with_values(params, {"sweep.trials": 2, "train.epochs": 4})
     with light_sweep(given, place, Light(place), packed.meta.sha256) as ledger:
-        best = winner(ledger.study, "val_accuracy")
+        best = winner(ledger.study, ledger.sweep)
         found = ledger.space.decode(best.params)
-    done = swept(place, "--trials", "2", "-S", "params.yaml:train.epochs=4", "--apply")
+    unconfirmed = ("-S", "sweep.confirm.top=0")
+    done = swept(place, "--trials", "2", "-S", "params.yaml:train.epochs=4", *unconfirmed, "--apply")
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("next: dvc repro\n")
     assert "-  epochs: 30 # passes" in done.stdout
@@ -369,5 +371,5 @@ def test_applying_a_finished_study_writes_the_winner_and_what_was_fixed(params: 
     values = flatten(read_params(place / "params.yaml"))
     assert {key: values[key] for key in found} == found
     assert values["train.epochs"] == 4
-    again = swept(place, "--trials", "2", "--apply")
+    again = swept(place, "--trials", "2", *unconfirmed, "--apply")
     assert "params.yaml holds these values already" in again.stdout

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,11 +20,13 @@ from optuna.trial import TrialState
 
 from darkroom.errors import UserError
 from darkroom.params import Params, with_values
-from darkroom.sweeping.ledger import MOST_KILLS, Claim, Ledger
+from darkroom.sweeping.attempts import MOST_KILLS
+from darkroom.sweeping.ledger import Claim, Ledger
 from darkroom.sweeping.sampling import make_pruner
 from darkroom.sweeping.space import identity, make_space
 from darkroom.sweeping.standing import best, counts, num_by_state, winner
 from darkroom.sweeping.study import make_terms, opened, shown, storage_url
+from darkroom.tracking import machine
 from pipelines import REPOSITORY
 
 LR = {"low": 0.01, "high": 1.0, "log": True}
@@ -134,7 +135,7 @@ def test_an_interrupted_trial_may_be_interrupted_any_number_of_times(params: Par
 def test_what_a_killed_sweep_left_running_is_run_again(params: Params, tmp_path: Path):
     with ledger_of(section(params, trials=3), tmp_path) as ledger:
         left = [claim(ledger), claim(ledger)]
-        for trial, host in zip(left, (socket.gethostname(), "elsewhere"), strict=True):
+        for trial, host in zip(left, (machine.host(), "elsewhere"), strict=True):
             trial.trial.set_user_attr("coordinator", f"{host} 999999 1")
         assert ledger.recover() == 1
         assert [trial.state for trial in ledger.trials()] == [TrialState.FAIL, TrialState.RUNNING, TrialState.WAITING]
@@ -148,9 +149,9 @@ def test_a_failing_trial_counts_and_the_best_is_among_the_complete(params: Param
         ledger.report(hopeless := claim(ledger), 1, 0.99)
         ledger.prune(hopeless)
         with pytest.raises(UserError, match=r"1 pruned, 1 failed.*the last failed: out of memory"):
-            winner(ledger.study, "val_accuracy")
+            winner(ledger.study, ledger.sweep)
         complete(ledger, claim(ledger), 0.4)
-        found = best(ledger.study, "val_accuracy")
+        found = best(ledger.study, ledger.sweep)
         assert found is not None
         assert (found.number, found.value) == (2, 0.4)
         assert num_by_state(ledger.study) == {"complete": 1, "pruned": 1, "failed": 1}
@@ -160,7 +161,7 @@ def test_of_equals_the_other_metric_decides(params: Params, tmp_path: Path):
     with ledger_of(section(params, trials=4), tmp_path) as ledger:
         for accuracy, loss in ((0.9, 0.1), (1.0, 0.4), (1.0, 0.3), (1.0, 0.3)):
             complete(ledger, claim(ledger), accuracy, val_loss=loss)
-        assert winner(ledger.study, "val_accuracy").number == 2
+        assert winner(ledger.study, ledger.sweep).number == 2
 
 
 @pytest.mark.parametrize(("metric", "expected"), [("val_accuracy", 0.8), ("val_loss", 0.2)])

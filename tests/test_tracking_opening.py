@@ -48,6 +48,30 @@ def test_eight_processes_on_no_database_make_one_and_all_finish(tmp_path: Path):
         assert len(points(store, run.info.run_id, "train_loss")) == 50
 
 
+KILLED_WHILE_WRITING = """
+import sqlite3
+database = sqlite3.connect(root / "mlflow.db", isolation_level=None)
+database.execute("pragma cache_size = 1")  # so that pages reach the file before the commit
+database.execute("begin")
+for number in range(2000):
+    database.execute("insert into tags values (?, ?, ?)", (f"half {number}", "x" * 200, run))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_writer_that_was_killed_in_a_transaction_leaves_a_database_that_opens(tmp_path: Path):
+    store = store_at(tmp_path)
+    with store.start("train", {}) as run:
+        pass
+    body = f"run = {run.run_id!r}\n{KILLED_WHILE_WRITING}"
+    assert subprocess.run(program(tmp_path, body, opened=False)).returncode == -signal.SIGKILL
+    assert (tmp_path / "mlflow.db-journal").stat().st_size > 0
+    found = store_at(tmp_path).client.get_run(run.run_id)
+    assert found.info.status == "FINISHED"
+    assert not [name for name in found.data.tags if name.startswith("half")]
+    assert not (tmp_path / "mlflow.db-journal").exists()
+
+
 def test_artifacts_lie_below_the_root_whatever_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     root, copy = tmp_path / "a project", tmp_path / "copy"
     copy.mkdir()
@@ -240,13 +264,15 @@ def test_a_server_gets_the_whole_run(
 
 def test_nobody_is_called_home_and_no_pickle_is_loaded():
     program = (
-        "import sys; sys.path.insert(0, 'stages'); import darkroom.tracking; assert 'mlflow' not in sys.modules;"
+        "import sys; sys.path.insert(0, 'stages'); import darkroom.tracking; early = 'mlflow' in sys.modules;"
         "from mlflow.environment_variables import MLFLOW_ALLOW_PICKLE_DESERIALIZATION as pickle;"
-        "from mlflow.telemetry import get_telemetry_client; assert get_telemetry_client() is None; assert not pickle.get()"
+        "from mlflow.telemetry import get_telemetry_client; print(early, get_telemetry_client(), bool(pickle.get()))"
     )
     environment = {key: value for key, value in os.environ.items() if "TELEMETRY" not in key and "PICKLE" not in key}
     environment.pop("DO_NOT_TRACK", None)
     environment.pop("PYTEST_CURRENT_TEST", None)
     environment.pop("CI", None)
     folder = Path(__file__).resolve().parents[1]
-    subprocess.run([sys.executable, "-c", program], check=True, env=environment, cwd=folder)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=True, env=environment, cwd=folder, capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "None", "False"], "mlflow loaded early, its telemetry, its pickles"

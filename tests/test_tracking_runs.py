@@ -13,10 +13,12 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mlflow.exceptions import MlflowException
 from mlflow.utils.validation import validate_param_and_metric_name
 
 from darkroom.door import Terminated
@@ -179,6 +181,34 @@ def test_a_traceback_of_a_programmers_error_is_kept_and_holds_no_password(tmp_pa
     kept = read(store, run.run_id, "errors/train.txt")
     assert "test_tracking_runs.py" in kept
     assert "s3cret" not in kept
+
+
+def lost(*_args: Any, **_rest: Any) -> None:
+    """Takes the place of a call to a server that is away."""
+    raise MlflowException("API request to http://ada:s3cret@host failed\nConnection refused")
+
+
+@pytest.mark.parametrize("lost_first", ["metrics", "end"])
+def test_a_stage_that_loses_its_store_fails_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost_first: str):
+    store = store_at(tmp_path)
+    with pytest.raises(UserError) as told, store.start("evaluate", {}) as run:
+        monkeypatch.setattr(type(store.client), "log_batch", lost)
+        if lost_first == "metrics":
+            run.metrics({"test_accuracy": 0.5})
+    assert str(told.value) == (
+        f"the end of run {run.run_id} is not in the store at {store.address.shown}: MlflowException: API request to "
+        "http://***:***@host failed; when it answers, type the same command: a finished training is not done again"
+    )
+
+
+def test_a_stages_own_error_goes_before_that_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    store = store_at(tmp_path)
+    with pytest.raises(UserError, match="^data/packed is missing$"), store.start("evaluate", {}) as run:
+        monkeypatch.setattr(type(store.client), "log_batch", lost)
+        raise UserError("data/packed is missing")
+    assert f"the end of run {run.run_id} is not in the store at" in capsys.readouterr().out
 
 
 def test_a_later_success_makes_the_run_finished_again(tmp_path: Path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -15,12 +16,13 @@ import torch
 
 from darkroom.door import Terminated
 from darkroom.errors import UserError
-from darkroom.fitting import Plan
+from darkroom.fitting import Parts, Plan
 from darkroom.models import SavedModel, load_model, save_model
 from darkroom.packed import PackedSet
 from darkroom.params import Params, with_values
+from darkroom.tracking.fetching import keep_training
 from darkroom.tracking.store import Store
-from darkroom.training import EpochRecord
+from darkroom.training import EpochRecord, PartRecord
 from digits import pack_digits
 from stores import points, status, store_at, tags
 from train import starting_model, train
@@ -39,11 +41,6 @@ SMALL = {
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> PackedSet:
     return pack_digits(tmp_path_factory.mktemp("packed"))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return store_at(tmp_path)
 
 
 def run_stage(packed: PackedSet, params: Params, store: Store, out: Path, **options: Any) -> dict[str, Any]:
@@ -119,6 +116,21 @@ def test_a_training_stopped_in_mid_epoch_goes_on_in_its_run_and_ends_bit_for_bit
     )
 
 
+def test_looking_within_epochs_changes_nothing(packed: PackedSet, params: Params, tmp_path: Path) -> None:
+    small = with_values(params, SMALL | {"train.ema_decay": 0.9, "model.dropout": 0.2})
+    heard: list[PartRecord] = []
+    looked = run_stage(packed, small, store_at(tmp_path / "a"), tmp_path / "a", parts=Parts(4, heard.append))
+    plain = run_stage(packed, small, store_at(tmp_path / "b"), tmp_path / "b")
+    assert looked["model_sha256"] == plain["model_sha256"]
+    assert [(part.epoch, part.part) for part in heard] == [(epoch, part) for epoch in (1, 2, 3) for part in (1, 2, 3)]
+    assert len({part.val_loss for part in heard}) == 9
+    assert heard[-1].val_accuracy > heard[0].val_accuracy
+    every: list[PartRecord] = []
+    run_stage(packed, small, store_at(tmp_path / "c"), tmp_path / "c", parts=Parts(100, every.append))
+    assert [part.part for part in every[:7]] == [12, 25, 37, 50, 62, 75, 87], "8 steps an epoch end 8 parts"
+    assert [part.val_loss for part in every if part.part in (25, 50, 75)] == [part.val_loss for part in heard]
+
+
 def test_a_finished_training_is_reused_in_a_run_of_its_own(
     packed: PackedSet, params: Params, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,6 +143,32 @@ def test_a_finished_training_is_reused_in_a_run_of_its_own(
     assert tags(store, again["mlflow_run_id"])["darkroom.reuses"] == first["mlflow_run_id"]
     both = [points(store, numbers["mlflow_run_id"], "train_loss") for numbers in (first, again)]
     assert both[0] == both[1]
+
+
+def test_a_training_of_another_machine_is_fetched_from_its_run(
+    packed: PackedSet, params: Params, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    first = run_stage(packed, with_values(params, SMALL), store, tmp_path / "one")
+    kept = store.root / ".checkpoints" / first["fingerprint"]
+    keep_training(store, first["mlflow_run_id"], kept)
+    shutil.rmtree(store.root / ".checkpoints")
+    second = run_stage(packed, with_values(params, SMALL), store, tmp_path / "two")
+    assert f"fetched from run {first['mlflow_run_id']}" in capsys.readouterr().out
+    assert {**second, "mlflow_run_id": ""} == {**first, "mlflow_run_id": ""}
+    assert tags(store, second["mlflow_run_id"])["darkroom.reuses"] == first["mlflow_run_id"]
+    for name in ("train_loss", "val_accuracy"):
+        assert points(store, second["mlflow_run_id"], name) == points(store, first["mlflow_run_id"], name)
+
+
+def test_one_that_was_not_kept_is_done_again_on_as_many_threads(
+    packed: PackedSet, params: Params, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """The winner of a sweep trained on one thread of many; on another number it would be another model."""
+    first = run_stage(packed, with_values(params, SMALL), store, tmp_path / "one")
+    shutil.rmtree(store.root / ".checkpoints")
+    second = run_stage(packed, with_values(params, SMALL | {"train.threads": "auto"}), store, tmp_path / "two")
+    assert "trained before on 1 threads, and not kept: done again on as many" in capsys.readouterr().out
+    assert (second["threads"], second["model_sha256"]) == (1, first["model_sha256"])
 
 
 def test_fresh_trains_again_and_ends_with_the_same_weights(

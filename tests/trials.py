@@ -41,6 +41,23 @@ class Made:
         return {"val_accuracy": score, "val_loss": -score, "mlflow_run_id": run.run_id}
 
 
+class Sized(Made):
+    """Knows its size too: the better by accuracy, the larger."""
+
+    def __call__(self, params: Params, **options: Any) -> dict[str, Any]:
+        return super().__call__(params, **options) | {"num_parameters": params.model.width * 100, "seconds": 1.0}
+
+
+@dataclass(frozen=True)
+class Lucky(Made):
+    """A train.lr below 0.08 is lucky with train.seed 0, and no good with another."""
+
+    def __call__(self, params: Params, **options: Any) -> dict[str, Any]:
+        numbers = super().__call__(params, **options)
+        luck = 0.5 if params.train.lr < 0.08 and params.train.seed == 0 else 0.0
+        return numbers | {"val_accuracy": numbers["val_accuracy"] + luck + params.train.seed / 1000}
+
+
 @dataclass(frozen=True)
 class Light:
     """An opener whose trials have no runs: what is tested is the processes."""
@@ -59,6 +76,25 @@ class Light:
             score = made_epoch(self, task.values["train.lr"], epoch)
             line.report(epoch, score)
         return {"val_accuracy": score}
+
+
+class Early(Made):
+    """Kills its worker before there is a run, where train.lr is 0.2."""
+
+    def __call__(self, params: Params, **options: Any) -> dict[str, Any]:
+        if params.train.lr == 0.2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(params, **options)
+
+
+class Weak(Light):
+    """A worker that dies while it starts, as long as there are files `start-…` in the folder."""
+
+    def __call__(self) -> Callable[[Task, Line], dict[str, float]]:
+        for order in self.orders.glob("start-*"):
+            order.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__()
 
 
 class Broken(Light):

@@ -51,13 +51,13 @@ def scores(logits: ArrayLike, labels: NDArray[np.int64]) -> Scores:
     values = np.asarray(logits, dtype=np.float64)
     num_images, num_classes = values.shape
     assert num_images == len(labels) > 0, f"{num_images} rows of logits, {len(labels)} labels"
-    ranks = _ranks(values, labels)
+    before = ranks(values, labels)
     confusion = confusion_matrix(labels, values.argmax(axis=1), num_classes)
     precision, recall, f1 = per_class(confusion)
     return Scores(
         num_images=num_images,
-        accuracy=float((ranks == 0).mean()),
-        top5_accuracy=float((ranks < 5).mean()) if num_classes > 5 else None,
+        accuracy=float((before == 0).mean()),
+        top5_accuracy=float((before < 5).mean()) if num_classes > 5 else None,
         macro_precision=float(np.nanmean(precision)),
         macro_recall=float(np.nanmean(recall)),
         macro_f1=float(np.nanmean(f1)),
@@ -82,7 +82,7 @@ def log_probabilities(probabilities: ArrayLike) -> NDArray[np.float64]:
     return np.asarray(np.log(np.maximum(np.asarray(probabilities, dtype=np.float64), SMALLEST)))
 
 
-def _ranks(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+def ranks(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """How many classes stand before the right one; of equal logits the first class goes first, as in argmax."""
     own = logits[np.arange(len(labels)), labels][:, None]
     before = np.arange(logits.shape[1]) < labels[:, None]

@@ -19,6 +19,7 @@ from darkroom.exporting.parity import BATCH_SIZES, Run, agreement, check_agreeme
 from darkroom.exporting.session import usable_cpus
 from darkroom.exporting.source import Source
 from darkroom.exporting.timing import call_seconds, percentile
+from darkroom.files import sha256_file
 from darkroom.packed import PackedSet, Split, spread
 
 PYTORCH = "pytorch"
@@ -63,7 +64,8 @@ def measure(
             with opened(folder, source, formats, threads) as runs:
                 _time(numbers, runs, images, turns, threads)
     for name in formats:
-        numbers[name]["bytes"] = (folder / FORMATS[name].file).stat().st_size
+        file = folder / FORMATS[name].file
+        numbers[name] |= {"bytes": file.stat().st_size, "sha256": sha256_file(file)}
     return {**numbers, "num_images": len(set(places)), "num_test_images": len(test), "threads": 1}
 
 

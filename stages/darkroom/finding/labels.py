@@ -22,6 +22,7 @@ from darkroom.evaluation.tables import rows_table
 from darkroom.files import write_text, written_whole
 from darkroom.fitting import Plan
 from darkroom.fitting.trained import Trained
+from darkroom.folds import stratified
 from darkroom.packed import Split
 from darkroom.training import ALONE
 
@@ -54,7 +55,7 @@ def likely_errors(
     from cleanlab.filter import find_label_issues
 
     train = plan.packed.split("train")
-    places = _folds(train.labels, folds, plan.train.seed)
+    places = stratified(train.labels, folds, plan.train.seed)
     if (fewest := int(np.bincount(train.labels).min())) < 2:
         raise UserError(
             f"a class has {fewest} training picture: at least 2 are needed, to train on one and judge the other"
@@ -77,16 +78,6 @@ def likely_errors(
         )
         for i in ranked
     ]
-
-
-def _folds(labels: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
-    """N: the fold of each picture, each class spread evenly."""
-    rng = np.random.default_rng(seed)
-    places = np.empty(len(labels), np.int64)
-    for label in np.unique(labels):
-        members = rng.permutation(np.flatnonzero(labels == label))
-        places[members] = (np.arange(len(members)) + rng.integers(folds)) % folds
-    return places
 
 
 def _judged(plan: Plan, train: Split, learned: NDArray[np.int64], held_out: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -4,6 +4,7 @@ from darkroom.fitting.building import Plan
 from darkroom.fitting.debugging import Debugging
 from darkroom.fitting.kept import Kept, find_kept, make_room
 from darkroom.fitting.loop import Fitting, follow
+from darkroom.fitting.parts import Parts
 from darkroom.fitting.trained import Trained
 
-__all__ = ["Debugging", "Fitting", "Kept", "Plan", "Trained", "find_kept", "follow", "make_room"]
+__all__ = ["Debugging", "Fitting", "Kept", "Parts", "Plan", "Trained", "find_kept", "follow", "make_room"]

@@ -11,6 +11,7 @@ import torch
 
 from darkroom.door import Terminated, orderly_stop, say
 from darkroom.fitting.debugging import Debugging
+from darkroom.fitting.parts import Parts
 from darkroom.fitting.progress import Progress
 from darkroom.fitting.trained import Trained
 from darkroom.training import Checkpoints, Diverged, EpochRecord, Session, StepRecord
@@ -39,6 +40,7 @@ class Fitting:
     log_every: int
     """steps between points of the step series"""
     on_epoch: Callable[[EpochRecord], None]
+    parts: Parts
     show_progress: bool
     debugging: Debugging
     goes_on: bool
@@ -47,7 +49,7 @@ class Fitting:
     def fit(self, session: Session, stored: dict[str, Any] | None) -> Trained:
         """Trains to the end, from the checkpoint `stored` where there is one, and keeps the result as finished.
 
-        SIGTERM and Ctrl-C save a checkpoint at once and then end the process. Raises Diverged, and what `on_epoch` raises.
+        SIGTERM and Ctrl-C save a checkpoint at once and then end the process. Raises Diverged, and what `on_epoch` and `parts` raise.
         """
         epochs = [EpochRecord(**each) for each in stored["epochs"]] if stored else []
         begin(session, stored)
@@ -71,6 +73,7 @@ class Fitting:
                     self.on_epoch(record)
                 else:
                     unread.append(record)
+                    self.parts.look(session, record)
                 if len(unread) == UNREAD_STEPS:
                     self._read(unread, progress)
                 session.wants_stop = stop.signal is not None

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 
 from darkroom.errors import UserError
 from darkroom.params.base import Fault, Section
+from darkroom.params.promote import NAME
 from darkroom.params.reading import parse_yaml
 from darkroom.params.sweep import Dimension
 
@@ -28,7 +29,10 @@ _WRONG_TYPE = {
     "string_too_short": "a text of at least {min_length} letter",
     "invalid_key": "a name in letters",
 }  # fmt: skip
-_PATTERNS = {r"^[1-9]\d* steps?$": "a text such as '500 steps'", r"^[^/:]+$": "a name without / and :"}
+_PATTERNS = {
+    r"^[1-9]\d* steps?$": "a text such as '500 steps'",
+    NAME: "a name of at most 80 letters, digits, _ . - and spaces, with a letter, digit or _ at both ends",
+}
 _CHOSEN_TEXT = ("literal_error", "string_pattern_mismatch", "string_too_short")
 """Findings on a text where text is allowed, only not this one."""
 _UNQUOTED = ("int_type", "float_type", "bool_type")

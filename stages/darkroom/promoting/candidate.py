@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from darkroom.errors import UserError
-from darkroom.files import missing, read_json
+from darkroom.files import missing, read_json, sha256_file
 from darkroom.promoting.facts import STAGES, StageRecord
+from darkroom.tracking.fetching import IN_RUN, Kind, fetch_file, fetch_model
 
 if TYPE_CHECKING:
+    from darkroom.models import SavedModel
     from darkroom.tracking.store import Store
+
+DOCUMENTS: tuple[Kind, ...] = ("report", "card")
 
 MADE_BY = {
     "models/model.pt": "dvc repro train",
@@ -37,10 +43,14 @@ class Candidate:
     """`model_sha256` as each file but the ONNX one has it; empty text where a file has none"""
     latency_ms: float | None = None
     """of the ONNX file with one picture, as metrics/export.json has it"""
+    claimed: dict[str, float] = field(default_factory=dict)
+    """scores that metrics/test.json claims; the candidate is scored anew"""
+    documents: dict[Kind, Path] = field(default_factory=dict)
+    """report and model card; none where they are missing or another model's"""
 
 
 def of_workspace(folder: Path) -> Candidate:
-    """The model whose files lie in `folder`. Raises UserError with the command that makes what is missing."""
+    """The model whose files lie in `folder`. Raises UserError with the command that makes what is missing or was edited."""
     from darkroom.models import load_model
 
     for name, made_by in MADE_BY.items():
@@ -50,12 +60,14 @@ def of_workspace(folder: Path) -> Candidate:
     test, export = (
         read_json(folder / f"metrics/{name}.json", MADE_BY[f"metrics/{name}.json"]) for name in ("test", "export")
     )
-    script = folder / "export/model.ts"
+    onnx, script = folder / "export/model.onnx", folder / "export/model.ts"
+    files = {"onnx": onnx} | ({"torchscript": script} if script.is_file() else {})
+    _check_unchanged(files, export, "", "run dvc repro export")
     return Candidate(
         where="the workspace",
         checkpoint=folder / "models/model.pt",
-        onnx=folder / "export/model.onnx",
-        torchscript=script if script.is_file() else None,
+        onnx=onnx,
+        torchscript=files.get("torchscript"),
         run_ids={"train": saved.run_id, "evaluate": _run_id(test), "export": _run_id(export)},
         hashes={
             "models/model.pt": saved.model_sha256,
@@ -63,13 +75,14 @@ def of_workspace(folder: Path) -> Candidate:
             "metrics/export.json": _hash(export),
         },
         latency_ms=_latency(export),
+        claimed=_claimed(test),
+        documents=_documents({kind: folder / "reports" / Path(IN_RUN[kind]).name for kind in DOCUMENTS}, saved),
     )
 
 
 def of_run(store: Store, run_id: str) -> Candidate:
-    """The model whose files lie in the run. Raises UserError for a run that is not there or lacks them."""
+    """The model whose files lie in the run. Raises UserError for a run that is not there, lacks them or was edited."""
     from darkroom.models import load_model
-    from darkroom.tracking.fetching import fetch_file, fetch_model
 
     uri = f"runs:/{run_id}"
     checkpoint = fetch_model(store, uri).path
@@ -78,12 +91,15 @@ def of_run(store: Store, run_id: str) -> Candidate:
         _metrics(fetch_file(store, run_id, f"metrics/{name}.json"), run_id, made_by)
         for name, made_by in (("test", "evaluate"), ("export", "export"))
     )
+    script = fetch_file(store, run_id, "export/model.ts")
+    files = {"onnx": onnx} | ({"torchscript": script} if script else {})
+    _check_unchanged(files, export, f"run {run_id}: ", "choose another run")
     saved = load_model(checkpoint, made_by=f"python stages/promote.py --run {run_id}, or choose another run")
     return Candidate(
         where=f"run {run_id}",
         checkpoint=checkpoint,
         onnx=onnx,
-        torchscript=fetch_file(store, run_id, "export/model.ts"),
+        torchscript=script,
         run_ids=dict.fromkeys(STAGES, run_id),
         hashes={
             "model/model.pt": saved.model_sha256,
@@ -91,7 +107,42 @@ def of_run(store: Store, run_id: str) -> Candidate:
             "metrics/export.json": _hash(export),
         },
         latency_ms=_latency(export),
+        claimed=_claimed(test),
+        documents=_documents({kind: fetch_file(store, run_id, IN_RUN[kind]) for kind in DOCUMENTS}, saved),
     )
+
+
+def check_claims(store: Store, candidate: Candidate) -> None:
+    """Raises UserError where metrics/test.json has other scores than the run that it names: one of both was edited."""
+    run_id = candidate.run_ids["evaluate"]
+    run = store.find(run_id) if run_id else None
+    recorded = run.data.metrics if run else {}
+    for name, claimed in candidate.claimed.items():
+        known = recorded.get(f"test_{name}", claimed)
+        if not math.isclose(known, claimed, rel_tol=1e-9):
+            raise UserError(
+                f"{candidate.where}: metrics/test.json has {name} {claimed:g}, run {run_id} recorded {known:g}: one of both was "
+                "edited; dvc repro evaluate writes the file anew"
+            )
+
+
+def _documents(places: Mapping[Kind, Path | None], saved: SavedModel) -> dict[Kind, Path]:
+    found = {kind: path for kind, path in places.items() if path and path.is_file()}
+    own = len(found) == len(places) and saved.model_sha256 in found["card"].read_text(
+        encoding="utf-8", errors="replace"
+    )
+    return found if own else {}
+
+
+def _check_unchanged(files: Mapping[str, Path], export: Mapping[str, Any], where: str, remedy: str) -> None:
+    """Raises UserError where a file of those formats is not the one that `export` (metrics/export.json) measured."""
+    for name, path in files.items():
+        wanted, found = export.get(name, {}).get("sha256"), sha256_file(path)
+        if wanted not in (None, found):
+            raise UserError(
+                f"{where}export/{path.name} was changed after its export (sha256 {found[:12]}, metrics/export.json has "
+                f"{wanted[:12]}): {remedy}"
+            )
 
 
 def stage_records(store: Store, candidate: Candidate) -> dict[str, StageRecord]:
@@ -119,6 +170,10 @@ def _metrics(path: Path | None, run_id: str, stage: str) -> dict[str, Any]:
 def _latency(values: dict[str, Any]) -> float | None:
     found = values.get("onnx", {}).get("latency_ms_batch_1")
     return None if found is None else float(found)
+
+
+def _claimed(values: dict[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items() if type(value) in (int, float)}
 
 
 def _run_id(values: dict[str, Any]) -> str:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from darkroom.packed import Meta
+from darkroom.promoting.seeds import Answers
 
 STAGES = ("train", "evaluate", "export")
 """The stages that a promoted model must have behind it."""
@@ -36,12 +40,21 @@ class Scored:
     data_sha256: str
     scores: dict[str, float] = field(default_factory=dict)
     """by name: accuracy, macro_f1, nll …; empty where it could not be scored"""
-    predicted: tuple[int, ...] = ()
-    """the class of each test picture; empty where it could not be scored"""
+    answers: Answers | None = None
+    """to each test picture; None where it could not be scored"""
     num_bytes: int = 0
     """of the ONNX file"""
     problem: str = ""
     """why it could not be scored"""
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """The networks that a model's settings gave with other seeds, on the present test split."""
+
+    answers: tuple[Answers, ...] = ()
+    problem: str = ""
+    """why there are no more of them"""
 
 
 @dataclass(frozen=True)
@@ -56,7 +69,10 @@ class Facts:
     champion: Scored | None
     test: Meta
     """the packed set that both were scored on"""
-    labels: tuple[int, ...] = ()
+    labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """of its test pictures"""
     latency_ms: float | None = None
     """the candidate's, as the export stage measured it; None where it did not"""
+    repeated: Repeated = Repeated()
+    """the candidate's settings with other seeds"""
+    champion_repeated: Repeated = Repeated()

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from darkroom.evaluation.comparing import mcnemar
 from darkroom.params import Promote
-from darkroom.promoting.facts import STAGES, Facts, Scored
+from darkroom.promoting.facts import STAGES, Facts, Repeated, Scored
+from darkroom.promoting.seeds import FEWEST, LOWER_IS_BETTER, Answers, beside
+from darkroom.promoting.verdicts import Verdict
 
-LOWER_IS_BETTER = ("nll",)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What one gate found."""
-
-    gate: str
-    found: str
-    needed: str
-    passed: bool
+BETTER = "better"
+"""The gate that asks for other seeds."""
 
 
 Gate = Callable[[Facts, Promote], Verdict]
@@ -91,19 +85,19 @@ def good_enough(facts: Facts, promote: Promote) -> Verdict:
     return Verdict(promote.metric, f"{value:.4f}", needed, passed=reached)
 
 
-def better(facts: Facts, promote: Promote) -> Verdict:
+def gained(facts: Facts, promote: Promote) -> Verdict:
     """The gain over the champion is above promote.min_gain. A tie is refused, the same model again is one."""
     needed = f"more than {promote.min_gain:g}"
     if facts.champion is None:
         return Verdict("gain", "there is no champion yet", needed, passed=True)
     if facts.champion.problem:
         return Verdict("gain", facts.champion.problem, needed, passed=False)
-    gained = gain(facts, promote)
-    if gained is None:
+    difference = gain(facts, promote)
+    if difference is None:
         return Verdict("gain", _no_score(facts, promote), needed, passed=False)
     before = facts.champion.scores[promote.metric]
-    found = f"{gained:+.4f} over {facts.champion.name} ({before:.4f})"
-    return Verdict("gain", found, needed, passed=gained > promote.min_gain)
+    found = f"{difference:+.4f} over {facts.champion.name} ({before:.4f})"
+    return Verdict("gain", found, needed, passed=difference > promote.min_gain)
 
 
 def not_worse(facts: Facts, promote: Promote) -> Verdict:
@@ -113,21 +107,47 @@ def not_worse(facts: Facts, promote: Promote) -> Verdict:
     what another seed would have given.
     """
     needed = f"p of at least {promote.not_worse:g}" if promote.not_worse else "–"
-    if facts.champion is None or not facts.champion.predicted or not promote.not_worse:
+    if facts.champion is None or facts.champion.answers is None or not promote.not_worse:
         return Verdict("not worse", "nothing to compare with" if promote.not_worse else "off", needed, passed=True)
     own, other = _hits(facts, facts.candidate), _hits(facts, facts.champion)
-    gained, lost = (
-        sum(one and not two for one, two in zip(*pair, strict=True)) for pair in ((own, other), (other, own))
-    )
+    gained, lost = int((own & ~other).sum()), int((other & ~own).sum())
     p = mcnemar(gained, lost, alternative="less")
     found = f"p {p:.3g}: {gained} pictures gained, {lost} lost"
     return Verdict("not worse", found, needed, passed=p >= promote.not_worse)
 
 
+def better(facts: Facts, promote: Promote) -> Verdict:
+    """The settings are better, not the seed: their mean over seeds, beside the mean of the champion's settings.
+
+    What `not_worse` cannot tell. The seeds come from promote.py --seeds.
+    """
+    wanted = promote.better
+    needed = f"p below {wanted:g} over {FEWEST} seeds" if wanted else "–"
+    if facts.champion is None:
+        return Verdict(BETTER, "there is no champion yet", needed, passed=True)
+    own, other = _seeds(facts.candidate, facts.repeated), _seeds(facts.champion, facts.champion_repeated)
+    if min(len(own), len(other)) < FEWEST:
+        why = (
+            facts.candidate.problem
+            or facts.champion.problem
+            or facts.repeated.problem
+            or facts.champion_repeated.problem
+        )
+        counts = f"{len(own)} seed(s) beside {len(other)} of {facts.champion.name}: promote.py --seeds {FEWEST}"
+        return Verdict(BETTER, (why or counts) if wanted else "off", needed, passed=not wanted)
+    found = beside(own, other, facts.labels, promote.metric)
+    text = f"p {found.p:.3g}: {found.own:.4f} over {len(own)} seeds, {facts.champion.name} {found.other:.4f} over {len(other)}"
+    return Verdict(BETTER, text, needed, passed=not wanted or found.p < wanted)
+
+
+def _seeds(scored: Scored, repeated: Repeated) -> list[Answers]:
+    return [scored.answers, *repeated.answers] if scored.answers else []
+
+
 def classes_kept(facts: Facts, promote: Promote) -> Verdict:
     """No class is paid for the others' gain."""
     needed = f"a fall of at most {promote.max_class_drop:g}" if promote.max_class_drop < 1 else "–"
-    if facts.champion is None or not facts.champion.predicted or promote.max_class_drop == 1:
+    if facts.champion is None or facts.champion.answers is None or promote.max_class_drop == 1:
         return Verdict("classes kept", "off" if needed == "–" else "nothing to compare with", needed, passed=True)
     own, other = _recalls(facts, facts.candidate), _recalls(facts, facts.champion)
     worst = max(other, key=lambda label: other[label] - own.get(label, 0.0))
@@ -163,16 +183,15 @@ def _at_most(gate: str, value: float | None, limit: float | None, unit: str) -> 
     return Verdict(gate, found, needed, passed=limit is None or (value is not None and value <= limit))
 
 
-def _hits(facts: Facts, scored: Scored) -> list[bool]:
-    return [label == predicted for label, predicted in zip(facts.labels, scored.predicted, strict=True)]
+def _hits(facts: Facts, scored: Scored) -> NDArray[np.bool_]:
+    """Of each test picture whether it was recognised; of none where the model could not be scored."""
+    return np.asarray(scored.answers.predicted == facts.labels) if scored.answers else np.zeros(len(facts.labels), bool)
 
 
 def _recalls(facts: Facts, scored: Scored) -> dict[int, float]:
     """Of each class that has test pictures."""
-    hits: dict[int, list[bool]] = {}
-    for label, hit in zip(facts.labels, _hits(facts, scored), strict=True):
-        hits.setdefault(label, []).append(hit)
-    return {label: sum(each) / len(each) for label, each in hits.items()}
+    hits = _hits(facts, scored)
+    return {int(label): float(hits[facts.labels == label].mean()) for label in np.unique(facts.labels)}
 
 
 def gain(facts: Facts, promote: Promote) -> float | None:
@@ -199,26 +218,12 @@ GATES: tuple[Gate, ...] = (
     same_data,
     same_classes,
     good_enough,
-    better,
+    gained,
     not_worse,
+    better,
     classes_kept,
     calibrated,
     fast,
     small,
     committed,
 )
-
-
-def table(verdicts: list[Verdict]) -> str:
-    """The verdicts as lines of text, in columns."""
-    rows = [("", "gate", "found", "needed")] + [
-        ("ok" if verdict.passed else "NO", verdict.gate, verdict.found, verdict.needed) for verdict in verdicts
-    ]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return "\n".join(
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows
-    )
-
-
-def as_values(verdicts: list[Verdict]) -> list[dict[str, Any]]:
-    return [asdict(verdict) for verdict in verdicts]

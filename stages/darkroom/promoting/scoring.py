@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,7 +12,11 @@ from darkroom.evaluation.predictions import Predictions
 from darkroom.evaluation.scores import log_probabilities, scores
 from darkroom.packed import PackedSet
 from darkroom.promoting.facts import Scored
+from darkroom.promoting.seeds import Answers
 from darkroom.serving.predictor import Predictor
+
+if TYPE_CHECKING:
+    from darkroom.tracking.store import Store
 
 BATCH = 256
 """Pictures at a time."""
@@ -28,21 +33,33 @@ def score(name: str, path: Path, packed: PackedSet) -> Scored:
     own = (name, about.classes, about.model_sha256, about.data_sha256)
     if problem:
         return Scored(*own, num_bytes=path.stat().st_size, problem=problem)
-    found, predicted = _scores(predictor, packed)
-    return Scored(*own, found, predicted, path.stat().st_size)
+    predictions = _predictions(predictor, packed)
+    found = scores(predictions.log_probabilities, predictions.labels).metrics() | calibration(predictions).metrics()
+    values = {metric: float(value) for metric, value in found.items()}
+    return Scored(*own, values, Answers.of(predictions), path.stat().st_size)
 
 
-def _scores(predictor: Predictor, packed: PackedSet) -> tuple[dict[str, float], tuple[int, ...]]:
-    """By name, and the class of each test picture."""
+def answers_of_checkpoint(store: Store, run_id: str, packed: PackedSet) -> Answers:
+    """What the network that the run trained says of the test split of `packed`."""
+    from darkroom.evaluation.inference import device_like, logits_of
+    from darkroom.models import load_model
+    from darkroom.tracking.fetching import fetch_model
+
+    saved, test = load_model(fetch_model(store, f"runs:/{run_id}").path), packed.split("test")
+    device = device_like(str(saved.made_with["device"]))
+    logits = logits_of(saved.build(), test.images, batch_size=BATCH, device=device)
+    return Answers.of(
+        Predictions.of([logits], np.asarray(test.labels), classes=saved.classes, temperature=saved.temperature)
+    )
+
+
+def _predictions(predictor: Predictor, packed: PackedSet) -> Predictions:
     test = packed.split("test")
     parts = [
         predictor.probabilities(np.ascontiguousarray(test.images[start : start + BATCH].transpose(0, 3, 1, 2)))
         for start in range(0, len(test), BATCH)
     ]
-    labels = np.asarray(test.labels)
-    predictions = Predictions(packed.meta.classes, labels, log_probabilities(np.concatenate(parts)))
-    found = scores(predictions.log_probabilities, labels).metrics() | calibration(predictions).metrics()
-    return {metric: float(value) for metric, value in found.items()}, tuple(predictions.predicted.tolist())
+    return Predictions(packed.meta.classes, np.asarray(test.labels), log_probabilities(np.concatenate(parts)))
 
 
 def _problem(name: str, predictor: Predictor, packed: PackedSet) -> str:

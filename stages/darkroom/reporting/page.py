@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from darkroom.reporting.card import card, title_of
 from darkroom.reporting.charts import Chart, line_chart
 from darkroom.reporting.results import Results
 from darkroom.reporting.summary import summary
+from darkroom.reporting.wording import duration, number, percent, size
 
 FEW_CLASSES = 30
 """With more classes than this the page shows the worst ones, and the rest behind a fold."""
-MOST_SHEETS = 24
-"""Contact sheets in the page: each weighs some kilobytes."""
+SHEETS_BYTES = 1_000_000
+"""Contact sheets in the page, together: of a thousand classes they would be ten megabytes."""
 LISTED = 10
 """Confused pairs and mistakes that are listed."""
 
@@ -34,17 +37,26 @@ def render(results: Results, parameters: Mapping[str, Mapping[str, Any]]) -> str
     return environment.get_template("page.html").render(
         results=results,
         parameters=parameters,
-        title=f"{parameters['model']['name']} on {parameters['data']['name']}",
+        title=title_of(parameters),
         charts=_training_charts(results),
         reliability=_reliability_chart(results),
         corruptions=_corruption_chart(results),
         sentences=summary(results, parameters),
+        card=card(results, parameters),
         num_mistakes=len(results.mistakes),
         weakest=results.weakest,
         worst=sorted(results.per_class, key=lambda row: float(row["f1"] or 2))[:LISTED],
         few_classes=FEW_CLASSES,
-        most_sheets=MOST_SHEETS,
+        sheets=_first(results.sheets, SHEETS_BYTES),
         listed=LISTED,
+    )
+
+
+def _first(sheets: Mapping[str, bytes], most: int) -> dict[str, bytes]:
+    """The first ones that weigh so much together, or one."""
+    weights = accumulate(map(len, sheets.values()))
+    return {name: png for (name, png), weight in zip(sheets.items(), weights, strict=True) if weight <= most} or dict(
+        islice(sheets.items(), 1)
     )
 
 
@@ -82,31 +94,6 @@ def _corruption_chart(results: Results) -> Chart | None:
         lines.setdefault(row["corruption"], [results.test["accuracy"]]).append(float(row["accuracy"]))
     levels = [float(level) for level in range(max(map(len, lines.values())))]
     return line_chart("Accuracy", "level of corruption (0: none)", "share right", levels, lines)
-
-
-def percent(share: float | str | None, decimals: int = 2) -> str:
-    return "–" if share in (None, "") else f"{float(share):.{decimals}%}"
-
-
-def number(value: float | None, digits: int = 4) -> str:
-    """For people: whole numbers and large ones with thin spaces between thousands, others with so many digits."""
-    if value is None:
-        return "–"
-    if isinstance(value, int) or abs(value) >= 1000:
-        return f"{value:,.0f}".replace(",", "\u202f")
-    return f"{value:.{digits}g}"
-
-
-def size(num_bytes: int) -> str:
-    power = next((power for power in range(3) if num_bytes < 1000 ** (power + 1)), 3)
-    return f"{num_bytes / 1000**power:.3g} {('bytes', 'kB', 'MB', 'GB')[power]}"
-
-
-def duration(seconds: float) -> str:
-    """90 s, 12 min, 3.4 h."""
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def png(content: bytes) -> str:

@@ -58,8 +58,8 @@ class Results:
     """a row a corruption and level: corruption, level, accuracy"""
     pictures: dict[str, bytes]
     """PNG by name: confusion, mistakes, attention, unsure"""
-    sheets: list[bytes]
-    """some pictures of each class, in the order of the classes"""
+    sheets: dict[str, bytes]
+    """PNG by name: some pictures of a class, or of fifty; in the order of the classes"""
 
     @property
     def weakest(self) -> Row | None:
@@ -145,10 +145,10 @@ def _bytes(path: Path, name: str) -> bytes:
         raise missing(path, MADE_BY[name]) from None
 
 
-def _sheets(folder: Path) -> list[bytes]:
+def _sheets(folder: Path) -> dict[str, bytes]:
     if not folder.is_dir():
         raise missing(folder, MADE_BY["data"])
-    return [path.read_bytes() for path in sorted(folder.glob("*.png"))]
+    return {path.stem: path.read_bytes() for path in sorted(folder.glob("*.png"))}
 
 
 def _numbers(row: Row) -> dict[str, float | None]:

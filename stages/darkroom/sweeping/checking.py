@@ -10,7 +10,7 @@ import optuna
 from darkroom.errors import UserError
 from darkroom.packed import Meta
 from darkroom.params import Params, with_values
-from darkroom.sweeping.space import Space
+from darkroom.sweeping.space import MOST_POINTS, Space
 
 DRAWS = 64
 """Points that are looked at; a choice is among them unless the space has dozens."""
@@ -26,6 +26,13 @@ def check_space(params: Params, space: Space) -> None:
         raise UserError(
             f"train.devices: {params.train.devices} means nothing to a sweep, whose trials train side by side in a process each "
             "(sweep.workers): -S train.devices=1"
+        )
+    if params.sweep.sampler == "grid" and space.points is None:
+        endless = [
+            key for key, dimension in space.dimensions.items() if dimension.choices is None and not dimension.step
+        ]
+        raise UserError(
+            f"sweep.sampler: grid takes {'choices or a step for ' + ', '.join(endless) if endless else f'{MOST_POINTS:,} points at most'}"
         )
     outcomes: dict[str, list[str]] = defaultdict(list)
     for point in _draw(space):

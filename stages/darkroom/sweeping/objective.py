@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-DIRECTIONS: dict[str, Literal["maximize", "minimize"]] = {"val_accuracy": "maximize", "val_loss": "minimize"}
+Direction = Literal["maximize", "minimize"]
+DIRECTIONS: dict[str, Direction] = {
+    "val_accuracy": "maximize",
+    "val_loss": "minimize",
+    "num_parameters": "minimize",
+    "seconds": "minimize",
+}
 OTHER = {"val_accuracy": "val_loss", "val_loss": "val_accuracy"}
 """The metric that decides between equals: a hundred validation pictures give many equal accuracies."""
 

@@ -133,8 +133,13 @@ def divide(workers: int | Literal["auto"], most: int) -> tuple[int, int]:
 
 
 def physical_cores() -> int:
-    """Cores that this process may use; a core of two hardware threads is one."""
+    """Cores that this process may use; a core of two hardware threads is one.
+
+    Of a Slurm job those that it was given: not every cluster holds a job on its own.
+    """
     logical = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    given = os.environ.get("SLURM_CPUS_ON_NODE", "")
+    logical = min(logical, int(given)) if given.isdigit() else logical
     return max(1, min(logical, psutil.cpu_count(logical=False) or logical))
 
 

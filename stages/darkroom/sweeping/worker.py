@@ -41,6 +41,10 @@ class Task:
     """{"train.lr": 0.1, ...}: the point, and what the study holds fixed"""
     run_id: str | None
     """MLflow run of an attempt before, to go on with"""
+    place: int
+    """among the study's trials, the same for all attempts"""
+    again: bool
+    """whether there were attempts before"""
 
 
 @dataclass(frozen=True)
@@ -55,8 +59,8 @@ class Started:
 
 @dataclass(frozen=True)
 class Report:
-    epoch: int
-    """epochs done, from 1"""
+    step: int
+    """reports of the trial, this one included: after an epoch, a part of one, or a fold"""
     value: float
 
 
@@ -82,12 +86,12 @@ class Line:
     def started(self, run_id: str) -> None:
         self.connection.send(Started(run_id))
 
-    def report(self, epoch: int, value: float) -> None:
-        """Tells the metric after an epoch. Raises PrunedError where the trial is to stop, UserError where it diverged."""
+    def report(self, step: int, value: float) -> None:
+        """Tells the metric so far. Raises PrunedError where the trial is to stop, UserError where it diverged."""
         if not math.isfinite(value):
-            raise UserError(f"diverged: the metric is {value} after epoch {epoch}")
+            raise UserError(f"diverged: the metric is {value} at report {step}")
         try:
-            self.connection.send(Report(epoch, value))
+            self.connection.send(Report(step, value))
             hopeless = self.connection.recv()
         except (EOFError, OSError):  # the coordinator was killed
             raise Terminated from None

@@ -6,6 +6,15 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+PROBE_SECONDS = 3
+QUICK = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": str(PROBE_SECONDS),
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0",
+}
+"""For the first call, and for the end of a stage that the store failed: the others keep MLflow's patience of four minutes,
+a server may be away for a while."""
+
 
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
+import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import psutil
 
 HOST, PID, STARTED = "darkroom.host", "darkroom.pid", "darkroom.process_started"
+ELSEWHERE_SECONDS = 3600
 
 
 @cache
@@ -39,6 +41,18 @@ def is_gone(tags: Mapping[str, str]) -> bool:
         return True
     except (psutil.AccessDenied, ValueError):
         return False
+
+
+def may_work(tags: Mapping[str, str], created: int) -> bool:
+    """Whether another process may still be working on what has these `tags` and was `created` then (ms since 1970).
+
+    One on this machine does as long as it runs; of one elsewhere it is believed for an hour.
+    """
+    if HOST not in tags or is_gone(tags):
+        return False
+    if tags[HOST] == host():
+        return tags.get(PID) != str(os.getpid())
+    return time.time() - created / 1000 < ELSEWHERE_SECONDS
 
 
 def facts() -> dict[str, str]:

@@ -22,17 +22,10 @@ from darkroom.params import Tracking
 from darkroom.tracking import lineage as lineages
 from darkroom.tracking import oldstore
 from darkroom.tracking.address import Address, find_address, masked
-from darkroom.tracking.environment import environment
+from darkroom.tracking.environment import PROBE_SECONDS, QUICK, environment
 from darkroom.tracking.lineage import Lineage
 from darkroom.tracking.store import Store
 
-PROBE_SECONDS = 3
-QUICK = {
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": str(PROBE_SECONDS),
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0",
-}
-"""For the first call only: later ones keep MLflow's patience, a server may be away for a minute."""
 PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 
 
@@ -111,7 +104,8 @@ def _check_file(path: Path) -> None:
             raise UserError(f"{path.parent} is not writable: the runs' database {path.name} would be made there")
         return
     try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=30)) as connection:
+        # Not mode=ro: where a writer was killed, the first who comes must be able to roll its half transaction back.
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=30)) as connection:
             connection.execute("select count(*) from sqlite_master").fetchone()
     except sqlite3.DatabaseError as error:
         raise UserError(

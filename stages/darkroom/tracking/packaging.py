@@ -15,16 +15,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from mlflow.entities import LoggedModel, LoggedModelOutput, LoggedModelStatus
+from mlflow.entities import LoggedModel, LoggedModelOutput, LoggedModelStatus, Metric
 from mlflow.models import Model, ModelSignature
 from mlflow.types import Schema, TensorSpec
 
-from darkroom.tracking.fetching import IN_VERSION, Kind
+from darkroom.files import sha256_file
+from darkroom.tracking.fetching import IN_VERSION, Kind, hash_tag
+from darkroom.tracking.models import MODEL_TYPE, link_of
+from darkroom.tracking.series import last_points
 from darkroom.tracking.store import Store
+from darkroom.tracking.values import METRICS_A_CALL, chunks
 
 STATE = "darkroom.state"
 INCOMPLETE, COMPLETE = "incomplete", "complete"
 MODEL_NAME = "classifier"
+SCORES = ("test_", "val_", "best_val_", "onnx_")
+"""How the numbers of a run begin that its model is shown with."""
 REQUIREMENTS = ("mlflow", "onnx", "onnxruntime", "numpy")
 """Named with their versions: MLflow would load the model to find out, which takes three times as long."""
 
@@ -39,7 +45,17 @@ class ModelFiles:
     """C, H, W of its input"""
     num_classes: int
     beside: dict[Kind, Path] = field(default_factory=dict)
-    """other formats of the same weights"""
+    """other formats of the same weights, and what is said of them"""
+
+    def card(self) -> str | None:
+        """The model card, in Markdown: what MLflow's page says of the version."""
+        return self.beside["card"].read_text(encoding="utf-8") if "card" in self.beside else None
+
+    def hashes(self) -> dict[str, str]:
+        """Tags that a fetched file is compared with."""
+        return {hash_tag("onnx"): sha256_file(self.onnx)} | {
+            hash_tag(kind): sha256_file(path) for kind, path in self.beside.items()
+        }
 
 
 def log_model(store: Store, files: ModelFiles, run_id: str, tags: Mapping[str, str]) -> str:
@@ -52,8 +68,15 @@ def log_model(store: Store, files: ModelFiles, run_id: str, tags: Mapping[str, s
         source_run_id=run_id,
         tags={**tags, STATE: INCOMPLETE},
         params=run.data.params,
-        model_type="image classifier",
+        model_type=MODEL_TYPE,
     )
+    scores = [
+        Metric(name, last.value, last.when, last.step)
+        for name, last in last_points(client, run_id).items()
+        if name.startswith(SCORES)
+    ]
+    for part in chunks(link_of(run, model.model_id).linked(scores, run_id), METRICS_A_CALL):
+        client.log_batch(run_id, metrics=part)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "model"
         _write(folder, files, model, run_id)
@@ -86,7 +109,7 @@ def _write(folder: Path, files: ModelFiles, model: LoggedModel, run_id: str) -> 
     )
     shutil.copyfile(files.onnx, folder / IN_VERSION["onnx"])  # byte for byte what was exported, scored and hashed
     for kind, path in files.beside.items():
-        (folder / IN_VERSION[kind]).parent.mkdir()
+        (folder / IN_VERSION[kind]).parent.mkdir(exist_ok=True)
         shutil.copyfile(path, folder / IN_VERSION[kind])
 
 

@@ -1,25 +1,23 @@
 """The registry: versions of one registered model, which of them is champion, and what was decided.
 
 `champion` is moved here and nowhere else. The truth is that alias and each version's tag `darkroom.replaced`, which
-names the version that was champion before it; `previous` follows from both. So a process that is killed between any two
-calls leaves the old champion or the new one, and `tidy` puts the rest in order.
+names the versions that were champion before it; `previous` follows from both. A decision stands in the version's tag
+`darkroom.decided` before the alias moves. So a process that is killed between any two calls leaves the old champion or
+the new one, and `tidy` puts the rest in order, the record too.
 """
 
 from __future__ import annotations
 
-import getpass
 import json
-import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
 
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from darkroom.errors import UserError
 from darkroom.tracking import machine
+from darkroom.tracking.decisions import stamped
 from darkroom.tracking.environment import environment
 from darkroom.tracking.packaging import (
     COMPLETE,
@@ -31,53 +29,37 @@ from darkroom.tracking.packaging import (
     log_model,
     mark_complete,
 )
-from darkroom.tracking.store import Store
-from darkroom.tracking.values import TAG_LENGTH, cut
+from darkroom.tracking.versions import (
+    CHAMPION,
+    DECIDED,
+    PREVIOUS,
+    REPLACED,
+    Versions,
+    called,
+    in_hand,
+    line_of,
+    line_with,
+    logged_model,
+)  # fmt: skip
 
-CHAMPION, PREVIOUS = "champion", "previous"
-REPLACED = "darkroom.replaced"
-DECISION = "darkroom.decision."
 
-
-@dataclass(frozen=True)
-class Registry:
-    """One registered model."""
-
-    store: Store
-    name: str
-
-    def holder(self, alias: str) -> ModelVersion | None:
-        """The version that has the alias."""
-        try:
-            return self.store.client.get_model_version_by_alias(self.name, alias)
-        except MlflowException as error:
-            if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-                return None
-            raise
-
-    def versions(self) -> list[ModelVersion]:
-        """All versions, the newest first."""
-        found = self.store.client.search_model_versions(f"name = '{self.name}'")
-        return sorted(found, key=lambda version: int(version.version), reverse=True)
+class Registry(Versions):
+    """One registered model, and who is its champion."""
 
     def tidy(self) -> list[str]:
-        """Puts in order what a killed promotion left; returns a line for each thing done."""
-        lines = []
+        """Puts in order what a killed call left; returns a line for each thing done. It may be killed anywhere itself."""
         champion = self.holder(CHAMPION)
-        for version in self.versions():
-            if version.tags.get(STATE) != INCOMPLETE:
-                continue
-            if champion is not None and version.version == champion.version:
-                self._tag(version, STATE, COMPLETE)
-            else:
-                self._delete(version)
-                lines.append(f"version {version.version} of an interrupted promotion was removed")
+        crowned = champion.version if champion else None
+        lines = [line for each in self.versions() for line in self._finish(each, crowned=each.version == crowned)]
         owned = {logged_model(version) for version in self.versions()}
         for model in incomplete_models(self.store):
+            if in_hand(model):
+                continue
             done = mark_complete if model.model_id in owned else delete_model
             done(self.store, model.model_id)
         if champion is not None:
             self._follow(champion)
+            lines += self._notice(champion)
         return lines
 
     def register(self, files: ModelFiles, run_id: str, tags: Mapping[str, str]) -> ModelVersion:
@@ -88,7 +70,12 @@ class Registry:
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
+            if not self._exists():
+                raise UserError(
+                    f"promote.name: {self.name!r} is a prompt at {self.store.address.shown}: choose another name"
+                ) from None
         champion = self.holder(CHAMPION)
+        tags = {**tags, **files.hashes(), **machine.this_process()}
         model_id = log_model(self.store, files, run_id, tags)
         # The database's own registry looks the model up at the process's address, not at its client's.
         with environment({"MLFLOW_TRACKING_URI": self.store.address.uri}):
@@ -97,20 +84,47 @@ class Registry:
                 source=f"models:/{model_id}",
                 run_id=run_id,
                 model_id=model_id,
-                tags={**tags, STATE: INCOMPLETE, REPLACED: str(champion.version) if champion else ""},
+                description=files.card(),
+                tags={**tags, STATE: INCOMPLETE, REPLACED: " ".join(line_with(champion))},
             )
         mark_complete(self.store, model_id)
         return version
 
-    def crown(self, version: ModelVersion) -> None:
-        """Makes the version champion, and the one before it previous."""
-        self.store.client.set_registered_model_alias(self.name, CHAMPION, version.version)
-        self._follow(version)
-        self._tag(version, STATE, COMPLETE)
+    def announce(self, version: ModelVersion, decision: Mapping[str, Any]) -> dict[str, Any]:
+        """Writes into the version what is about to make it champion; returns that, for `settle`."""
+        decided = stamped({**decision, "version": str(version.version), "line": line_of(version)})
+        self._tag(version, DECIDED, json.dumps(decided, ensure_ascii=False))
+        return decided
 
-    def champion_and_before(self) -> tuple[ModelVersion, ModelVersion]:
-        """The champion and the version that was champion before it. Raises UserError where one of them is missing."""
+    def settle(self, version: ModelVersion, decided: Mapping[str, Any]) -> None:
+        """Records what was announced and has taken effect. A second time changes nothing."""
+        self.record(decided, decided.get("run_id"))
+        self.store.client.delete_model_version_tag(self.name, version.version, DECIDED)
+
+    def crown(self, version: ModelVersion, over: str | None) -> None:
+        """Makes the version champion in place of `over` ("version 3", or None), and that one previous.
+
+        Promotions in one folder take turns; those of two machines on one server do not, and MLflow cannot compare and set.
+        So the alias is read again before it moves and after. A call that falls between two calls of this one is not seen.
+        Raises UserError where another version was made champion meanwhile; that one then stays.
+        """
+        moved = called(self.holder(CHAMPION)) == over and self._move(version, over)
+        if moved:
+            self._follow(version)
+            self._tag(version, STATE, COMPLETE)
+        if called(now := self.holder(CHAMPION)) != called(version):
+            if not moved and version.tags.get(STATE) == INCOMPLETE:
+                self._delete(version)
+            self._overtaken(version, now)
+
+    def champion_and_before(self) -> tuple[ModelVersion | None, ModelVersion]:
+        """The champion and the version that was champion before it; None and the last one where the alias was removed.
+
+        Raises UserError where there is none to go back to.
+        """
         champion = self.holder(CHAMPION)
+        if champion is None and (last := self.last_champion()):
+            return None, last
         if champion is None:
             raise UserError(f"{self.name} has no champion at {self.store.address.shown}: nothing to go back from")
         earlier = self._before(champion)
@@ -120,31 +134,75 @@ class Registry:
             )
         return champion, earlier
 
-    def record(self, decision: Mapping[str, Any], run_id: str | None) -> None:
-        """Adds a decision to the record: who, when, why and the numbers. Nothing is ever taken out of it.
+    def champion(self) -> ModelVersion | None:
+        """The champion; None before the first one.
 
-        It goes into the candidate's run (`promotion/<time>.json`, tag `promotion`) and, as soon as the registered model
-        exists, into its tags.
+        Raises UserError where the alias, or its version, was removed by hand: anything would be better than nobody.
         """
-        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H.%M.%S.%fZ")
-        whole = {"when": stamp, "who": f"{getpass.getuser()} on {machine.host()}", **decision}
-        if run_id is not None and self.store.find(run_id):
-            self.store.client.log_dict(run_id, whole, f"promotion/{stamp}.json")
-            self.store.client.set_tag(run_id, "promotion", cut(str(decision["result"]), TAG_LENGTH, " …"))
-        if self._exists():
-            short = {key: value for key, value in whole.items() if key != "gates"}  # a tag's length is limited
-            key = f"{DECISION}{stamp}-{uuid.uuid4().hex[:4]}"
-            self.store.client.set_registered_model_tag(self.name, key, json.dumps(short, ensure_ascii=False))
+        last = self.last_champion()  # read first: a promotion on another machine moves the alias before it is on record
+        champion = self.holder(CHAMPION)
+        if champion is None and last is not None:
+            raise UserError(
+                f"{self.name} has lost its champion: the alias or its version was removed by hand; python stages/promote.py"
+                f" --rollback gives it to version {last.version}, another promote.name in params.yaml starts anew"
+            )
+        return champion
 
-    def decisions(self) -> list[str]:
-        """The record as JSON texts, the oldest first."""
-        tags = self.store.client.get_registered_model(self.name).tags if self._exists() else {}
-        return [text for key, text in sorted(tags.items()) if key.startswith(DECISION)]
+    def last_champion(self) -> ModelVersion | None:
+        """The version that was champion last by the record, or the one before it where that was deleted."""
+        last = self._last_taken()
+        return self._first_of([last["version"], *last.get("line", [])]) if last else None
+
+    def _move(self, version: ModelVersion, over: str | None) -> bool:
+        """Whether the alias moved: of two calls that set an alias for the first time, the database takes one."""
+        try:
+            self.store.client.set_registered_model_alias(self.name, CHAMPION, version.version)
+        except MlflowException:
+            if called(self.holder(CHAMPION)) == over:
+                raise
+            return False
+        return True
+
+    def _overtaken(self, version: ModelVersion, now: ModelVersion | None) -> NoReturn:
+        """Puts `previous` right, records it and says it."""
+        if now is not None:
+            self._follow(now)
+        why = f"{called(now) or 'nobody'} became champion of {self.name} meanwhile, from another place"
+        self.record({"result": f"not champion: {called(version)}, because {why}"}, version.run_id)
+        raise UserError(
+            f"{called(version)} is not champion: {why}; python stages/promote.py --history shows it, and promoting again"
+            " compares with it"
+        )
 
     def _before(self, version: ModelVersion) -> ModelVersion | None:
-        """The champion before that version, where it still exists."""
-        number = version.tags.get(REPLACED)
-        return next((each for each in self.versions() if number and str(each.version) == number), None)
+        """The champion before that version; where it was deleted the one before that."""
+        return self._first_of(line_of(version))
+
+    def _finish(self, version: ModelVersion, *, crowned: bool) -> Iterator[str]:
+        """What a killed call began with the version: ended where the alias had moved, else taken back."""
+        if in_hand(version):
+            return
+        incomplete, decided = version.tags.get(STATE) == INCOMPLETE, version.tags.get(DECIDED)
+        if incomplete and not crowned:
+            self._delete(version)
+            yield f"version {version.version} of an interrupted promotion was removed"
+            return
+        if incomplete:
+            self._tag(version, STATE, COMPLETE)
+        if decided and crowned:
+            self.settle(version, json.loads(decided))
+            yield f"an interrupted decision was recorded: {json.loads(decided)['result']}"
+        elif decided:
+            self.store.client.delete_model_version_tag(self.name, version.version, DECIDED)
+
+    def _notice(self, champion: ModelVersion) -> Iterator[str]:
+        """Records that the alias was moved by hand (MLflow's page, its client), or by two promotions in the same moment."""
+        last, number = self._last_taken(), str(champion.version)
+        if last and last["version"] != number and called(self.holder(CHAMPION)) == called(champion):
+            was = f"was version {last['version']}"
+            result = f"found version {number} champion ({was}): moved by hand, or by two at once"
+            self.record({"result": result, "version": number, "line": line_of(champion)}, None)
+            yield result
 
     def _follow(self, champion: ModelVersion) -> None:
         """Lets the alias `previous` name the champion before this one, or nobody."""
@@ -153,20 +211,3 @@ class Registry:
             self.store.client.set_registered_model_alias(self.name, PREVIOUS, earlier.version)
         elif earlier is None and now is not None:
             self.store.client.delete_registered_model_alias(self.name, PREVIOUS)
-
-    def _delete(self, version: ModelVersion) -> None:
-        self.store.client.delete_model_version(self.name, version.version)
-        if model_id := logged_model(version):
-            delete_model(self.store, model_id)
-
-    def _tag(self, version: ModelVersion, key: str, value: str) -> None:
-        self.store.client.set_model_version_tag(self.name, version.version, key, value)
-
-    def _exists(self) -> bool:
-        return bool(self.store.client.search_registered_models(f"name = '{self.name}'"))
-
-
-def logged_model(version: ModelVersion) -> str | None:
-    """The id of the model that the version was made from (the database store keeps it in the source alone)."""
-    source = version.source or ""
-    return source.removeprefix("models:/") if source.startswith("models:/m-") else None

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from mlflow.entities import Dataset, DatasetInput, InputTag, Run
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Run
+from mlflow.exceptions import MlflowException
 
-from darkroom.door import Terminated, orderly_stop, say
+from darkroom.door import orderly_stop, say
 from darkroom.errors import UserError
 from darkroom.tracking import machine, system
-from darkroom.tracking.address import first_line, masked
+from darkroom.tracking.address import masked
 from darkroom.tracking.continuing import differing
+from darkroom.tracking.endings import Status, ending_of, in_a_line
+from darkroom.tracking.environment import QUICK, environment
 from darkroom.tracking.lineage import FILES
-from darkroom.tracking.series import CLOSE_SECONDS, Series, last_points
+from darkroom.tracking.models import Link, trained_model
+from darkroom.tracking.series import Last, Series, last_points
 from darkroom.tracking.values import (
     METRICS_A_CALL,
     PARAMS_A_CALL,
     TAGS_A_CALL,
     chunks,
+    cut,
     metric_name,
-    metrics_of,
     owned_tags,
     params_of,
     tags_of,
@@ -33,7 +39,8 @@ from darkroom.tracking.values import (
 if TYPE_CHECKING:
     from darkroom.tracking.store import Store
 
-Status = Literal["FINISHED", "FAILED", "KILLED"]
+LINE_LENGTH = 200
+"""Letters of what a store says that are shown."""
 STOPPED_SECONDS = 5.0
 """How long a run that was told to stop waits for its last points: who stopped it may not be patient."""
 
@@ -54,6 +61,7 @@ class StageRun:
         self._monitor = system.Monitor(store.address.uri, run_id) if monitored else None
         self._series: list[Series] = []
         self._metric_names: set[str] = set()
+        self._link: Link | None = None
         self._ending: tuple[Status, str] | None = None
         self._was_finished = False
         """whether the stage had finished in this run before: what it left is good, and DVC may restore it"""
@@ -82,19 +90,35 @@ class StageRun:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         status, why = self._ending or ending_of(error)
+        store_failed = isinstance(error, MlflowException)
+        problem: Exception | None = None
         with orderly_stop() as stop:  # a signal in the middle would leave the run RUNNING
             try:
-                self._end(status, why, error)
-            except Exception as problem:  # the stage's own end, good or bad, is what its caller must see
-                say(
-                    f"the end of run {self.run_id} is not in the store at {self._store.address.shown}: {_line(problem)}"
-                )
+                with environment(QUICK if store_failed or status == "KILLED" else {}):  # patience is spent, or unwanted
+                    self._end(status, why, error)
+            except Exception as problem_of_end:
+                problem = problem_of_end
         if stop.signal:
             stop.obey()
+        if problem is not None:
+            self._tell_unrecorded(problem, own_error=error is not None and not store_failed)
+
+    def _tell_unrecorded(self, problem: Exception, *, own_error: bool) -> None:
+        """The stage's own error is what its caller must see. A stage without one has failed too: DVC would take it for done,
+        and nobody would send what the store has not got."""
+        store = f"the store at {self._store.address.shown}"
+        said = f"the end of run {self.run_id} is not in {store}: {cut(in_a_line(problem), LINE_LENGTH, ' …')}"
+        if own_error:
+            say(said)
+        else:
+            raise UserError(f"{said}; when it answers, type the same command: a finished training is not done again")
 
     def _end(self, status: Status, why: str, error: BaseException | None) -> None:
         for series in self._series:
-            series.close(CLOSE_SECONDS if status == "FINISHED" else STOPPED_SECONDS)
+            if status == "FINISHED":
+                series.finish()
+            else:
+                series.close(STOPPED_SECONDS)
             self._metric_names |= series.last_points().keys()
         if self._monitor:
             self._monitor.stop()
@@ -130,11 +154,13 @@ class StageRun:
         """
         named = {metric_name(key): number for key, number in numbers.items()}
         self._metric_names |= named.keys()
-        last = self._last_points()
-        steps = {name: last.get(name, (0, None))[0] if step is None else step for name in named}
-        named = {name: number for name, number in named.items() if last.get(name) != (steps[name], number)}
-        for part in chunks(metrics_of(named, steps), METRICS_A_CALL):
+        found = self._points(named, step)
+        for part in chunks(self._link.linked(found, self.run_id) if self._link else found, METRICS_A_CALL):
             self._client.log_batch(self.run_id, metrics=part)
+
+    def model(self, model_sha256: str) -> None:
+        """Numbers logged from now on are those of these weights too, on the run's pictures: MLflow's model metrics."""
+        self._link = trained_model(self._store, self.run_id, model_sha256)
 
     def diverged(self, step: int) -> None:
         """Marks the run as one whose loss was NaN or infinite at `step`. Such a run is never promoted."""
@@ -194,23 +220,24 @@ class StageRun:
         elif lineage.commit and lineage.commit != run.data.tags.get("git.commit"):
             self.tags({f"git.commit.{self._stage}": lineage.commit})
 
-    def _last_points(self) -> dict[str, tuple[int, float]]:
+    def _points(self, named: Mapping[str, float], step: int | None) -> list[Metric]:
+        """Of `named` what does not stand in the run already. Of a linked model all: what stands keeps its time, so that
+        the run still has one point of it."""
+        last, now = self._last_points(), int(time.time() * 1000)
+        found = []
+        for name, number in named.items():
+            there = last.get(name, Last(0, math.nan, now))
+            at = there.step if step is None else step
+            stands = there.step == at and there.value == number  # NaN never does
+            if self._link or not stands:
+                found.append(Metric(name, float(number), there.when if stands else now, at))
+        return found
+
+    def _last_points(self) -> dict[str, Last]:
         known = last_points(self._client, self.run_id)
         for series in self._series:
-            later = {name: last for name, last in series.last_points().items() if last[0] >= known.get(name, last)[0]}
+            later = {
+                name: last for name, last in series.last_points().items() if last.step >= known.get(name, last).step
+            }
             known |= later
         return known
-
-
-def ending_of(error: BaseException | None) -> tuple[Status, str]:
-    """How a run ends that was left with `error`, and why in a line."""
-    if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
-        return "FINISHED", ""
-    if isinstance(error, Terminated | KeyboardInterrupt):
-        return "KILLED", "stopped by SIGTERM" if isinstance(error, Terminated) else "stopped by Ctrl-C"
-    return "FAILED", _line(error)
-
-
-def _line(error: BaseException) -> str:
-    said = first_line(error)
-    return said if isinstance(error, UserError) else f"{type(error).__name__}: {said}".removesuffix(": ")

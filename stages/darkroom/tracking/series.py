@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric
@@ -33,9 +34,21 @@ FINAL = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "INVALID_STATE", 
 """Answers that another try does not change: the run was deleted while it trained, say."""
 
 
-def last_points(client: MlflowClient, run_id: str) -> dict[str, tuple[int, float]]:
-    """The last step of each metric that the store has for the run, and its value there."""
-    return {metric.key: (metric.step, metric.value) for metric in client.get_run(run_id).data.to_proto().metrics}
+class Last(NamedTuple):
+    """The last point of a metric."""
+
+    step: int
+    value: float
+    when: int
+    """ms since 1970"""
+
+
+def last_points(client: MlflowClient, run_id: str) -> dict[str, Last]:
+    """The last point of each metric that the store has for the run."""
+    return {
+        metric.key: Last(metric.step, metric.value, metric.timestamp)
+        for metric in client.get_run(run_id).data.to_proto().metrics
+    }
 
 
 @dataclass
@@ -62,15 +75,17 @@ class Series:
     def __init__(self, client: MlflowClient, run_id: str, spool: Path, shown: str) -> None:
         self._client, self._run_id, self._shown = client, run_id, shown
         self._spool = Spool(spool)
-        self._last: dict[str, tuple[int, float]] = {}
+        self._last: dict[str, Last] = {}
         self._scanned = 0
         # asked now: a number logged later at the last step of a name must not pass for the points before it
-        self._sent = Sent({name: step for name, (step, _) in last_points(client, run_id).items()})
+        self._sent = Sent({name: last.step for name, last in last_points(client, run_id).items()})
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
         self._abandoned = False
         self._told = False
         self._closed = False
+        self._left = False
+        """whether closing left points unsent"""
 
     def add(self, step: int, numbers: Mapping[str, float]) -> None:
         """Keeps `numbers` for `step`: on disk at once, in the store within seconds."""
@@ -78,10 +93,10 @@ class Series:
         if self._thread is None:
             self._start()
 
-    def last_points(self) -> dict[str, tuple[int, float]]:
-        """The last step of each name in the spool and its value there, sent or not."""
+    def last_points(self) -> dict[str, Last]:
+        """The last point of each name in the spool, sent or not."""
         for point in read_points(self._spool.path, self._scanned):
-            self._last |= {key: (point.step, float(number)) for key, number in point.numbers.items()}
+            self._last |= {key: Last(point.step, float(number), point.when) for key, number in point.numbers.items()}
             self._scanned = point.end
         return {metric_name(key): last for key, last in self._last.items()}
 
@@ -106,16 +121,24 @@ class Series:
         if self._thread is not None:
             self._thread.join(seconds)
             self._abandoned = True
-        if self._unsent():
+        self._left = self._spool.position() > self._sent.position
+        if self._left:
             say(f"points of the curves are not in the store at {self._shown} yet: they lie in {self._spool.path}")
         self._spool.close()
+
+    def finish(self) -> None:
+        """Closes, and sends what is left with all of MLflow's patience: the thread may sleep between two tries.
+
+        Raises what the store throws where it stays away; the points are in the spool then.
+        """
+        self.close(CLOSE_SECONDS)
+        if self._left:
+            self._send_present()
+            self._left = False
 
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._send_until_closed, name="darkroom-series", daemon=True)
         self._thread.start()
-
-    def _unsent(self) -> bool:
-        return self._spool.position() > self._sent.position
 
     def _send_until_closed(self) -> None:
         pause = SEND_SECONDS

@@ -93,6 +93,10 @@ class Store:
             raise
         return run if run.info.lifecycle_stage == "active" else None
 
+    def children(self, run_id: str) -> list[Run]:
+        """The runs that are shown below the run."""
+        return self.search(f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{run_id}'")
+
     def mark_vanished(self) -> None:
         """Marks the runs of this machine KILLED that are RUNNING without a process: `kill -9`, a power cut."""
         for run in self.search(f"attributes.status = 'RUNNING' and tags.`{machine.HOST}` = '{machine.host()}'"):

@@ -32,6 +32,8 @@ class Trace:
     """the run whose training this one takes over: continued, or used as it was"""
     parent: Run | None
     """the sweep that it is a trial of"""
+    below: list[Run]
+    """its trials, where it is a sweep, or the same settings with other seeds"""
     taken_over_by: list[Run]
     """runs that continue it, or use its training"""
     versions: list[ModelVersion]
@@ -56,6 +58,7 @@ class Trace:
             "experiment": {"name": tags.get("dvc.exp", ""), "baseline": tags.get("dvc.baseline", "")},
             "sweep": _named(self.parent),
             "trained_in": _named(self.trained_in),
+            "below": [_named(each) for each in self.below],
             "taken_over_by": [_named(each) for each in self.taken_over_by],
             "model_sha256": tags.get("model.sha256", ""),
             "scores": {name: metrics[name] for name in SCORES if name in metrics},
@@ -83,6 +86,7 @@ def trace(store: Store, what: str) -> Trace:
         run=run,
         trained_in=store.find(trained) if trained else None,
         parent=store.find(parent) if parent else None,
+        below=store.children(run_id),
         taken_over_by=heirs,
         versions=[
             find_version(store, each.name, None, str(each.version))

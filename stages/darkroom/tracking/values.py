@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import Param, RunTag
 
 METRICS_A_CALL = 1000
 PARAMS_A_CALL = 100
@@ -57,12 +56,6 @@ def metric_name(name: str) -> str:
     """
     clean = re.sub(r"[^\w.\- :/]|(?<=/)/|^/|/$|(?<![\w])\.(?=[./]|$)", lambda m: f"-x{ord(m[0]):x}-", name)
     return clean if len(clean) <= 250 else f"{clean[:240]}-x2026-"
-
-
-def metrics_of(numbers: Mapping[str, float], steps: Mapping[str, int], when: int | None = None) -> list[Metric]:
-    """MLflow's metrics at `when` (ms since 1970; now where None), each at its step."""
-    now = when if when is not None else int(time.time() * 1000)
-    return [Metric(key, float(number), now, steps[key]) for key, number in numbers.items()]
 
 
 def chunks(items: Iterable[Item], size: int) -> Iterator[Sequence[Item]]:

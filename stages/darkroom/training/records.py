@@ -72,6 +72,18 @@ class EpochRecord:
 
 
 @dataclass(frozen=True)
+class PartRecord:
+    """The validation in the middle of an epoch."""
+
+    epoch: int
+    """the epoch that is under way, from 1"""
+    part: int
+    """parts of it that are done, from 1; the last part ends with the epoch's own record"""
+    val_accuracy: float
+    val_loss: float
+
+
+@dataclass(frozen=True)
 class Outcome:
     """The chosen weights and their scores."""
 

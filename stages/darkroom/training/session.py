@@ -161,10 +161,21 @@ class Session:
             progress.skipped_steps, is_best, norms, tuple(notes),
         )  # fmt: skip
 
+    def look_ahead(self) -> tuple[float, float]:
+        """Accuracy and loss that the validation pictures have now, in the middle of an epoch. The training does not notice."""
+        found = scores(self._validate(self.updates.weights, self.precision), self.val.labels)
+        self._lap()  # which is no time of training
+        return found
+
     def _validate(self, weights: dict[str, Tensor], precision: str) -> Tensor:
-        layout = self.channels_last
         return validation_logits(
-            self.network, weights, self.val, self.normalize, precision, channels_last=layout, world=self.world
+            self.network,
+            weights,
+            self.val,
+            self.normalize,
+            precision,
+            channels_last=self.channels_last,
+            world=self.world,
         )
 
     def _read(self) -> None:
@@ -193,14 +204,13 @@ class Session:
     def state_dict(self) -> dict[str, Any]:
         """Everything that shapes the rest of the training, copied. Valid between two records."""
         self._read()
-        watch = self.watch.state_dict()
         return copy.deepcopy(
             {
                 **self.updates.state_dict(),
                 "progress": asdict(self.progress),
                 "best": self.best,
                 "good": self.stepper.good,
-                "watch": watch,
+                "watch": self.watch.state_dict(),
                 "compiled": self.passes.compiled,
             }
         )
@@ -209,8 +219,7 @@ class Session:
         """Puts a stored state back, into a session built from the same arguments."""
         self.updates.load_state_dict(state)
         self.progress = Progress(**state["progress"])
-        best = state["best"]
-        self.best = None if best is None else {key: value.to(self.device) for key, value in best.items()}
+        self.best = {key: value.to(self.device) for key, value in (state["best"] or {}).items()} or None
         self.stepper.good = state["good"]
         self.watch.load_state_dict(state["watch"])
         if state["compiled"]:
