@@ -275,6 +275,7 @@ MUST_RUN = {
     "pictures.py": {"prepare"},
     "sheets.py": {"prepare", "evaluate"},
     "filenames.py": {"download"},
+    "folds.py": set(),
     "sources": {"download"},
     "data": {"prepare"},
     "models": {"train", "evaluate", "export"},

@@ -162,21 +162,15 @@ class Session:
         )  # fmt: skip
 
     def look_ahead(self) -> tuple[float, float]:
-        """Accuracy and loss that the validation pictures have now, in the middle of an epoch. The training does not notice."""
+        """Accuracy and loss of the validation pictures in the middle of an epoch; the training does not notice."""
         found = scores(self._validate(self.updates.weights, self.precision), self.val.labels)
         self._lap()  # which is no time of training
         return found
 
     def _validate(self, weights: dict[str, Tensor], precision: str) -> Tensor:
         return validation_logits(
-            self.network,
-            weights,
-            self.val,
-            self.normalize,
-            precision,
-            channels_last=self.channels_last,
-            world=self.world,
-        )
+            self.network, weights, self.val, self.normalize, precision, channels_last=self.channels_last, world=self.world
+        )  # fmt: skip
 
     def _read(self) -> None:
         """Takes the last unread step into the epoch's sums."""
@@ -186,8 +180,7 @@ class Session:
         self._unread = None
         loss, wanting = step.told.tolist()  # device sync
         self._agreed = wanting > 0
-        diverged = self.progress.diverged_step > 0
-        if self.stepper.looks and not math.isfinite(loss) and not diverged:
+        if self.stepper.looks and not math.isfinite(loss) and not self.progress.diverged_step:
             return  # left out
         self.progress.add_loss(loss, weight)
         if not self.stepper.looks and not step.is_finite(self.precision):
