@@ -150,6 +150,7 @@ def test_an_archive_writes_only_what_was_named(tmp_path: Path) -> None:
         ("a.tar.gz", b"text", "a.tar.gz is damaged"),
         ("a", b"other", "instead of"),
     ],
+    ids=["cut", "web page", "empty", "other, packed", "no tar", "no archive", "other"],  # gzip's bytes hold the time
 )
 def test_what_was_not_published_leaves_nothing(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
     (tmp_path / name).write_bytes(content)
